@@ -1,0 +1,55 @@
+"""format("jetstream"): what it is called, what it promises, and how it is opened."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.connectors.jetstream.options import JetStreamOptions
+from penstock.connectors.nats.subjects import intersect, prefix_filter, problem
+from penstock.contract import Predicate, Source
+from penstock.record import columns
+from penstock.spark import Connector
+
+# A consumer takes many filters, but each costs on every message.
+MOST_SUBJECTS = 64
+
+
+class JetStream(Connector):
+    """NATS JetStream streams, read by sequence."""
+
+    format = "jetstream"
+    options_type = JetStreamOptions
+    replayable = True
+    exactly_once = False
+
+    @classmethod
+    def columns(cls, options: JetStreamOptions) -> pa.Schema:
+        """The shared ones and the subject."""
+        return columns(pa.field("subject", pa.string()), headers=options.include_headers)
+
+    @classmethod
+    def open_source(cls, options: JetStreamOptions) -> Source:
+        """A source that connects at its first question."""
+        from penstock.connectors.jetstream.source import JetStreamSource
+
+        return JetStreamSource(options, cls.columns(options))
+
+    @classmethod
+    def narrow(cls, options: JetStreamOptions, predicates: Sequence[Predicate]) -> JetStreamOptions | None:
+        """Fewer subjects, where a predicate on `subject` can be said in filters; it may still match too much."""
+        for column, test, value in predicates:
+            if column != "subject" or test not in ("=", "in", "startswith"):
+                continue
+            if test == "startswith":
+                prefix = prefix_filter(value)
+                asked = [prefix] if prefix else [">"]
+            else:
+                asked = list(dict.fromkeys(value if test == "in" else [value]))
+                if any(problem(subject, wildcards=False) for subject in asked):
+                    return None if len(asked) == 1 else options
+            both = [f for a in asked for b in options.subjects or (">",) if (f := intersect(a, b))]
+            if not both:
+                return None
+            if len(both) <= MOST_SUBJECTS and both != [">"]:
+                options = options.narrowed(tuple(dict.fromkeys(both)))
+        return options

@@ -1,0 +1,143 @@
+"""JetStream's JSON API and metadata, as pure functions: requests, replies, error codes, ack subjects."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.connectors.nats.wire import Fields, Messages, segments, text
+from penstock.record import TIMESTAMP
+
+# Error codes of the server (server/errors.json) that mean something to us.
+NO_MESSAGE, NO_STREAM, NO_CONSUMER = 10037, 10059, 10014
+NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT = 10076, 10039
+TOO_MANY_CONSUMERS = (10026, 10002)
+# The server adds these to every message of DIRECT.GET, after the publisher's own.
+DIRECT_FIELDS = 6
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """What STREAM.INFO tells, as far as we need it."""
+
+    name: str
+    created: str
+    subjects: tuple[str, ...]
+    derived: bool  # fed by other streams, or subjects rewritten: it may hold subjects that it does not list
+    retention: str
+    allow_direct: bool
+    deny_purge: bool
+    compacts: bool  # keeps only the newest messages of each subject
+    first: int
+    last: int
+    messages: int
+    size: int
+    last_time: int  # microseconds
+
+    @property
+    def transient(self) -> bool:
+        """Whether messages go by design: consumed, or replaced by newer ones of their subject."""
+        return self.retention != "limits" or self.compacts
+
+    @classmethod
+    def of(cls, reply: dict[str, Any]) -> "StreamInfo":
+        """From the reply to STREAM.INFO or an item of STREAM.LIST."""
+        config, state = reply["config"], reply["state"]
+        return cls(
+            name=config["name"],
+            created=reply["created"],
+            subjects=tuple(config.get("subjects") or ()),
+            derived=bool(config.get("mirror") or config.get("sources") or config.get("subject_transform")),
+            retention=config.get("retention", "limits"),
+            allow_direct=bool(config.get("allow_direct")),
+            deny_purge=bool(config.get("deny_purge")),
+            compacts=config.get("max_msgs_per_subject", -1) > 0,
+            # An empty stream says first = last + 1, but one that never had a message says 0 and 0.
+            first=max(1, state["first_seq"]),
+            last=state["last_seq"],
+            messages=state["messages"],
+            size=state["bytes"],
+            last_time=micros(state["last_ts"]),
+        )
+
+
+def micros(moment: str) -> int:
+    """RFC 3339 with up to nine digits of a second, as microseconds since 1970."""
+    return int(pc.cast(pa.array([moment.replace("Z", "")]), pa.timestamp("ns")).cast(pa.int64())[0].as_py() // 1000)
+
+
+def reader(start: int, filters: Sequence[str], stream: str) -> bytes:
+    """A request for a consumer that reads from `start` on, keeps no state, and goes away by itself."""
+    config: dict[str, Any] = {
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": max(1, start),
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": 30_000_000_000,
+    }
+    return consumer(stream, config | filter_config(filters))
+
+
+def follower(name: str, at: int, filters: Sequence[str], stream: str, holds: bool) -> bytes:
+    """A request for the durable that shows where a query stands, and where it `holds` messages, keeps them."""
+    config: dict[str, Any] = {
+        "durable_name": name,
+        "description": "shows how far a Penstock query has read; Penstock moves it",
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": max(1, at),
+        "ack_policy": "explicit" if holds else "none",
+    }
+    return consumer(stream, config | filter_config(filters))
+
+
+def filter_config(filters: Sequence[str]) -> dict[str, Any]:
+    """One filter in the field that every server knows, several in that of 2.10."""
+    if not filters:
+        return {}
+    return {"filter_subject": filters[0]} if len(filters) == 1 else {"filter_subjects": list(filters)}
+
+
+def consumer(stream: str, config: dict[str, Any]) -> bytes:
+    """The body of CONSUMER.CREATE."""
+    return json.dumps({"stream_name": stream, "config": config}).encode()
+
+
+def pull(batch: int, max_bytes: int) -> bytes:
+    """A request for up to `batch` messages that are there; with a limit of bytes it always ends with a status."""
+    return json.dumps({"batch": batch, "max_bytes": max_bytes, "no_wait": True}).encode()
+
+
+def get(start: int, batch: int, max_bytes: int, filters: Sequence[str]) -> bytes:
+    """A request of DIRECT.GET for up to `batch` messages from `start` on, of the filter if there is just one."""
+    asked: dict[str, Any] = {"seq": max(1, start), "batch": batch, "max_bytes": max_bytes}
+    return json.dumps(asked | ({"next_by_subj": filters[0]} if len(filters) == 1 else {})).encode()
+
+
+def ack_columns(messages: Messages) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Subject, sequence and timestamp, from the control lines.
+
+    The reply is $JS.ACK[.domain.account].stream.consumer.delivered.sequence.consumer_sequence.nanoseconds.pending:
+    counted from its end, as servers from 2.14 on may put two more tokens in front.
+    """
+    line = np.frombuffer(messages.lines, np.uint8)
+    dot = np.flatnonzero(line == ord("."))
+    at = np.searchsorted(dot, messages.reply_end)
+    subject = segments(messages.lines, messages.subject_start, messages.subject_end)
+    sequence = segments(messages.lines, dot[at - 4] + 1, dot[at - 3])
+    # Nanoseconds have 19 digits until the year 2286; without the last three they are microseconds.
+    moment = segments(messages.lines, dot[at - 2] + 1, dot[at - 1] - 3)
+    return text(subject), text(sequence).cast(pa.int64()), text(moment).cast(pa.int64()).view(TIMESTAMP)
+
+
+def direct_columns(fields: Fields) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """The same from the header fields of DIRECT.GET, which come last in each block, in the server's order."""
+    ends = np.cumsum(fields.counts)
+    subject, sequence, moment = (fields.values.take(pa.array(ends - DIRECT_FIELDS + k)) for k in (1, 2, 3))
+    times = pc.utf8_rtrim(text(moment), "Z").cast(pa.timestamp("ns")).cast(pa.timestamp("us"), safe=False)
+    return text(subject), text(sequence).cast(pa.int64()), times.cast(pa.int64()).view(TIMESTAMP)

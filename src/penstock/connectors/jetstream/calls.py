@@ -1,0 +1,158 @@
+"""JetStream's API over a connection: one method a call, errors as sentences. What is sent is in api.py."""
+
+import difflib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.connectors.jetstream import api
+from penstock.connectors.jetstream.options import JetStreamOptions
+from penstock.connectors.nats import wire
+from penstock.connectors.nats.client import Connection, Disconnected
+from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
+
+
+class ApiError(ConnectError):
+    """JetStream said no; `code` is its err_code."""
+
+    def __init__(self, code: int, text: str):
+        super().__init__(text)
+        self.code = code
+
+
+class Stored(NamedTuple):
+    """Where a message stands."""
+
+    sequence: int
+    time: int  # microseconds
+
+
+class Calls:
+    """The calls, on one connection."""
+
+    def __init__(self, connection: Connection, options: JetStreamOptions):
+        self.connection = connection
+        self.prefix = options.api_prefix or (f"$JS.{options.domain}.API" if options.domain else "$JS.API")
+
+    def streams(self, names: Sequence[str]) -> dict[str, api.StreamInfo | None]:
+        """What each stream holds, asked in one go; None for one that does not exist. Answered by its leader."""
+        replies = self.connection.requests([(f"{self.prefix}.STREAM.INFO.{name}", b"") for name in names])
+        found: dict[str, api.StreamInfo | None] = {}
+        for name, reply in zip(names, replies, strict=True):
+            try:
+                found[name] = api.StreamInfo.of(self._answer(reply))
+            except ApiError as error:
+                if error.code != api.NO_STREAM:
+                    raise
+                found[name] = None
+        return found
+
+    def stream(self, name: str) -> api.StreamInfo:
+        """One stream; an OptionError with the nearest names where there is none."""
+        info = self.streams([name])[name]
+        if info is None:
+            raise self.missing(name)
+        return info
+
+    def missing(self, name: str) -> OptionError:
+        """The error for a stream that does not exist."""
+        try:
+            names = self.names()
+        except PenstockError:  # asking is only a courtesy; the account may not be allowed to
+            names = []
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        if close:
+            return OptionError(f"stream '{name}' does not exist. Did you mean {' or '.join(map(repr, close))}?")
+        there = f"There are: {', '.join(sorted(names)[:10])}." if names else "There are none, or none to be seen."
+        return OptionError(f"stream '{name}' does not exist. {there}")
+
+    def names(self, subject: str | None = None) -> list[str]:
+        """All streams, or those that take messages on `subject`."""
+        found: list[str] = []
+        while True:
+            body = {"offset": len(found)} | ({"subject": subject} if subject else {})
+            page = self.call("STREAM.NAMES", body)
+            found += page.get("streams") or []
+            if not page.get("streams") or len(found) >= page.get("total", 0):
+                return found
+
+    def consumers(self, stream: str) -> list[dict[str, Any]]:
+        """The configurations of a stream's consumers."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.call(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
+            found += [consumer["config"] for consumer in page.get("consumers") or []]
+            if not page.get("consumers") or len(found) >= page.get("total", 0):
+                return found
+
+    def first_from(self, stream: str, sequence: int, filters: Sequence[str] = ()) -> Stored | None:
+        """The first message at or after `sequence`, by the leader's word: what a replica lacks does not count."""
+        subject = f"{self.prefix}.STREAM.MSG.GET.{stream}"
+        asked = [json.dumps({"seq": max(1, sequence), "next_by_subj": text}).encode() for text in filters or (">",)]
+        found = []
+        for reply in self.connection.requests([(subject, body) for body in asked]):
+            try:
+                message = self._answer(reply)["message"]
+                found.append(Stored(message["seq"], api.micros(message["time"])))
+            except ApiError as error:
+                if error.code != api.NO_MESSAGE:
+                    raise
+        return min(found, default=None)
+
+    def create(self, stream: str, body: bytes, name: str = "") -> dict[str, Any]:
+        """Make a consumer; what the server made of it."""
+        subject = f"{self.prefix}.CONSUMER.CREATE.{stream}" + (f".{name}" if name else "")
+        return self._answer(self.connection.request(subject, body))
+
+    def counts(self, stream: str, bodies: Sequence[bytes]) -> list[int]:
+        """How many messages each of these consumers would read. Each is made and deleted again."""
+        subject = f"{self.prefix}.CONSUMER.CREATE.{stream}"
+        made = [self._answer(reply) for reply in self.connection.requests([(subject, body) for body in bodies])]
+        for consumer in made:
+            self.forget(stream, consumer["name"])
+        return [consumer["num_pending"] for consumer in made]
+
+    def forget(self, stream: str, consumer: str) -> None:
+        """Delete a consumer, without waiting: were it not to arrive, the consumer goes away by itself."""
+        self.connection.publish(f"{self.prefix}.CONSUMER.DELETE.{stream}.{consumer}")
+
+    def call(self, action: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Any call with a JSON body and answer."""
+        return self._answer(
+            self.connection.request(f"{self.prefix}.{action}", json.dumps(body).encode() if body else b"")
+        )
+
+    def direct_counts(self, stream: str, text: str, positions: Sequence[int]) -> list[int]:
+        """How many messages match one filter at or after each position, from DIRECT.GET; servers from 2.12 on."""
+        subject = f"{self.prefix}.DIRECT.GET.{stream}"
+        bodies = [json.dumps({"seq": max(1, at), "next_by_subj": text, "batch": 1}).encode() for at in positions]
+        found = []
+        for reply in self.connection.requests([(subject, body) for body in bodies]):
+            status, words, fields = wire.fields(reply.headers)
+            if status not in (0, 404):
+                raise ProtocolError(f"DIRECT.GET of stream '{stream}' answered {status} {words}")
+            found.append(0 if status else int(dict(fields)["Nats-Num-Pending"]) + 1)
+        return found
+
+    def _answer(self, reply: wire.Frame) -> dict[str, Any]:
+        if reply.headers:
+            status, words, _ = wire.fields(reply.headers)
+            if status == 503:
+                raise ConnectError(
+                    f"JetStream does not answer on '{self.prefix}': it is not enabled on this server or account, or "
+                    "'domain' or 'apiPrefix' is wrong. Start nats-server with -js, or check those options."
+                )
+            raise ProtocolError(f"JetStream answered {status} {words}")
+        try:
+            answer: dict[str, Any] = json.loads(reply.payload)
+        except ValueError:
+            raise ProtocolError(f"JetStream answered {reply.payload[:80]!r}, which is no JSON") from None
+        error = answer.get("error")
+        if not error:
+            return answer
+        code, text = error.get("err_code", 0), error.get("description", "")
+        if code in (api.NOT_ENABLED, api.NOT_ENABLED_FOR_ACCOUNT):
+            raise ConnectError(f"{text}. Start nats-server with -js, and give the account JetStream limits.")
+        if error.get("code") == 503:
+            raise Disconnected(f"JetStream is not ready: {text}")
+        raise ApiError(code, f"JetStream refuses: {text} (error {code})")

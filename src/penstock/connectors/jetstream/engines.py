@@ -1,0 +1,166 @@
+"""Two ways to read a range of a stream, one promise: they end when every message of it was seen, and only then.
+
+`consumer` makes an ephemeral consumer that keeps no state and pulls; it is the fast one. `direct` asks
+DIRECT.GET, which takes nothing from a work queue, needs no consumer, and is answered by any replica.
+Neither ends of its own accord at the end of a range, and a replica may lag behind: when nothing more
+comes before the end, the leader is asked whether that is so.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.connectors.jetstream import api
+from penstock.connectors.jetstream.calls import Calls
+from penstock.connectors.nats import wire
+from penstock.connectors.nats.client import Disconnected
+from penstock.errors import ProtocolError
+from penstock.offsets import Range
+
+# Up to 64 MB may wait in the server for a client before it is cut off as slow: stay far below.
+PULL_BYTES = 8 << 20
+PULL = 20_000
+DIRECT_BYTES = 4 << 20
+DIRECT = 10_000
+
+
+class Rows(NamedTuple):
+    """A piece of a range: its columns, and where reading goes on after it."""
+
+    subject: pa.Array
+    sequence: pa.Array
+    timestamp: pa.Array
+    value: pa.Array
+    headers: Callable[[], pa.Array]
+    next: int
+
+
+Engine = Callable[[Calls, Range, Sequence[str]], Iterator[Rows]]
+
+
+def consumer(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
+    """Read through an ephemeral consumer, with pulls kept in flight so that the server never waits for us."""
+    made = calls.create(span.shard, api.reader(span.start, filters, span.shard))
+    connection = calls.connection
+    sid, inbox = connection.subscribe()
+    subject = f"{calls.prefix}.CONSUMER.MSG.NEXT.{span.shard}.{made['name']}"
+    most = max(PULL_BYTES, int(connection.info.get("max_payload", 0)) + 65_536)
+    at, pulls = span.start, 0
+    open_pulls: dict[bytes, int] = {}
+    ahead = 0  # messages asked for and not yet here
+    dry = made["num_pending"] == 0
+    try:
+        while at < span.end and not dry:
+            while ahead < min(PULL, span.end - at) and len(open_pulls) < 4:
+                pulls += 1
+                reply, batch = f"{inbox}.{pulls}", min(PULL, span.end - at - ahead)
+                connection.publish(subject, api.pull(batch, most), reply)
+                open_pulls[reply.encode()] = batch
+                ahead += batch
+            scan = connection.receive(sid, linger=ahead > 1000)
+            if scan.messages is not None:
+                ahead -= len(scan.messages)
+                rows = _clip(span, at, _consumer_rows(scan.messages))
+                at = rows.next
+                yield rows
+            for frame in scan.others:
+                if frame.subject in open_pulls:
+                    left, ended = _pull_ended(frame, open_pulls.pop(frame.subject))
+                    ahead -= left
+                    dry |= ended
+    finally:
+        connection.unsubscribe(sid)
+        calls.forget(span.shard, made["name"])
+    if at < span.end:
+        _prove(calls, Range(span.shard, at, span.end), filters)
+
+
+def _pull_ended(frame: wire.Frame, asked: int) -> tuple[int, bool]:
+    """How many messages of a pull will not come, and whether that is because there are none."""
+    status, text, fields = wire.fields(frame.headers)
+    left = dict(fields).get("Nats-Pending-Messages")
+    if status == 404 or (status == 408 and "pending" not in text.lower()):
+        return int(left) if left is not None else asked, True
+    if status == 408 or (status == 409 and text in ("Batch Completed", "Message Size Exceeds MaxBytes")):
+        return int(left) if left is not None else asked, False
+    # Consumer deleted, leadership changed, no responders: make another consumer.
+    raise Disconnected(f"the consumer ended: {status} {text}")
+
+
+def _clip(span: Range, at: int, rows: Rows) -> Rows:
+    """The rows inside [at, end), and where to go on after them."""
+    numbers = np.asarray(rows.sequence)
+    if not (numbers[1:] > numbers[:-1]).all():
+        raise ProtocolError(f"messages of stream '{span.shard}' arrived out of order")
+    low, high = int(np.searchsorted(numbers, at)), int(np.searchsorted(numbers, span.end))
+    after = min(int(numbers[-1]) + 1, span.end)
+    if low == 0 and high == len(numbers):
+        return rows._replace(next=after)
+    part = slice(low, high)
+    columns = (rows.subject[part], rows.sequence[part], rows.timestamp[part], rows.value[part])
+    return Rows(*columns, lambda: rows.headers()[part], after)
+
+
+def _consumer_rows(messages: wire.Messages) -> Rows:
+    return Rows(*api.ack_columns(messages), messages.values, lambda: wire.headers_column(messages), 0)
+
+
+def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
+    """Read with DIRECT.GET. It knows one filter; with several, everything comes and the others are dropped here."""
+    connection = calls.connection
+    subject = f"{calls.prefix}.DIRECT.GET.{span.shard}"
+    sid, inbox = connection.subscribe()
+    at, asked = span.start, 0
+    try:
+        while at < span.end:
+            asked += 1
+            before, batch, reply = at, min(DIRECT, span.end - at), f"{inbox}.{asked}"
+            connection.publish(subject, api.get(at, batch, DIRECT_BYTES, filters), reply)
+            end: wire.Frame | None = None
+            while end is None:
+                scan = connection.receive(sid, linger=batch > 1000, direct=True)
+                if scan.messages is not None:
+                    rows = _clip(span, at, _direct_rows(scan.messages))
+                    at = rows.next
+                    yield _matching(rows, filters) if len(filters) > 1 else rows
+                end = next((frame for frame in scan.others if frame.subject == reply.encode()), None)
+            status, text, fields = wire.fields(end.headers)
+            if status == 503:
+                raise Disconnected(f"no server answers DIRECT.GET for stream '{span.shard}'")
+            if status not in (204, 404):
+                raise ProtocolError(f"DIRECT.GET of stream '{span.shard}' answered {status} {text}")
+            if at == before or dict(fields).get("Nats-Num-Pending") == b"0":
+                break
+    finally:
+        connection.unsubscribe(sid)
+    if at < span.end:
+        _prove(calls, Range(span.shard, at, span.end), filters)
+
+
+def _direct_rows(messages: wire.Messages) -> Rows:
+    assert messages.blocks is not None, "DIRECT.GET answers with headers"
+    fields = wire.all_fields(messages.blocks)
+    return Rows(*api.direct_columns(fields), messages.values, lambda: fields.as_column(drop_last=api.DIRECT_FIELDS), 0)
+
+
+def _matching(rows: Rows, filters: Sequence[str]) -> Rows:
+    patterns = (
+        r"\.".join({"*": "[^.]+", ">": ".+"}.get(token, re.escape(token)) for token in text.split("."))
+        for text in filters
+    )
+    keep = pc.match_substring_regex(rows.subject, f"^(?:{'|'.join(patterns)})$")
+    chosen = (column.filter(keep) for column in (rows.subject, rows.sequence, rows.timestamp, rows.value))
+    return Rows(*chosen, lambda: rows.headers().filter(keep), rows.next)
+
+
+def _prove(calls: Calls, rest: Range, filters: Sequence[str]) -> None:
+    """Return only if the leader, too, has nothing in `rest`."""
+    first = calls.first_from(rest.shard, rest.start, filters)
+    if first is not None and first.sequence < rest.end:
+        raise Disconnected(
+            f"stream '{rest.shard}' has message {first.sequence}, but the replica that was asked does not yet"
+        )

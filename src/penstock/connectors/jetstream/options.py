@@ -1,0 +1,97 @@
+"""What a user may set to read JetStream."""
+
+import re
+from typing import Literal, Self
+
+from pydantic import PrivateAttr, field_validator, model_validator
+
+from penstock.connectors.nats.options import NatsOptions
+from penstock.connectors.nats.subjects import overlapping, problem
+from penstock.contract import ReadOptions
+from penstock.options import Csv, Seconds, option
+
+
+class JetStreamOptions(NatsOptions, ReadOptions):
+    """Which streams and subjects, and how they are read."""
+
+    stream: Csv = option((), doc="The stream to read, or a comma list.", example="ORDERS")
+    stream_pattern: str | None = option(
+        None,
+        doc="Read every stream whose whole name matches this regular expression. Streams made later are found while "
+        "the query runs and read from their beginning.",
+        example="ORDERS_.*",
+    )
+    discovery_interval: Seconds = option(10.0, doc="How often `streamPattern` looks for new streams.")
+    subjects: Csv = option(
+        (),
+        doc="Read only these subjects: a comma list of filters, which must not overlap. Without `stream`, the streams "
+        "are found by them.",
+        example="orders.eu.>,orders.us.>",
+    )
+    read_engine: Literal["auto", "consumer", "direct"] = option(
+        "auto",
+        doc="How tasks read: `consumer` (an ephemeral consumer, for large ranges), `direct` (DIRECT.GET, which needs no "
+        "consumer), or whichever suits the stream and the range.",
+    )
+    progress_consumer: str | None = option(
+        None,
+        doc="Name of a durable consumer that follows the query, so that NATS tools show its lag. Required on streams "
+        "with interest retention, where it also keeps messages until Spark has them.",
+        example="spark-orders",
+    )
+
+    # Set where `subjects` was narrowed by a query's WHERE: matching nothing is then an answer, not a mistake.
+    _narrowed: bool = PrivateAttr(False)
+
+    def narrowed(self, subjects: tuple[str, ...]) -> Self:
+        """These options with `subjects` in place of what the user gave."""
+        copy = self.model_copy(update={"subjects": subjects})
+        copy._narrowed = True
+        return copy
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether `subjects` is more than the user gave."""
+        return self._narrowed
+
+    @field_validator("stream")
+    @classmethod
+    def _names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if re.search(r"[\s.*>/\\]", name):
+                raise ValueError(f"has '{name}', but a stream's name has no space, dot, slash, * or >")
+        return names
+
+    @field_validator("stream_pattern")
+    @classmethod
+    def _pattern(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"is no regular expression ({error})") from None
+        return pattern
+
+    @field_validator("progress_consumer")
+    @classmethod
+    def _durable(cls, name: str | None) -> str | None:
+        if name is not None and (not name or re.search(r"[\s.*>/\\]", name)):
+            raise ValueError("must be a consumer's name, without space, dot, slash, * or >")
+        return name
+
+    @field_validator("subjects")
+    @classmethod
+    def _filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
+        for text in filters:
+            if why := problem(text, wildcards=True):
+                raise ValueError(f"has '{text}', which {why}")
+        if pair := overlapping(filters):
+            raise ValueError(f"has '{pair[0]}' and '{pair[1]}', which overlap: messages would be read twice")
+        return filters
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if self.stream and self.stream_pattern:
+            raise ValueError("set 'stream' or 'streamPattern', not both")
+        if not (self.stream or self.stream_pattern or self.subjects):
+            raise ValueError("set 'stream', 'streamPattern' or 'subjects' to say what to read")
+        return self

@@ -1,0 +1,351 @@
+"""One blocking connection to a NATS server: the only file that opens a socket. Made after the fork, used by one thread.
+
+Knows addresses, TLS, credentials and time limits; what the bytes mean is in wire.py.
+"""
+
+import base64
+import json
+import os
+import select
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from penstock import __version__
+from penstock.connectors.nats import wire
+from penstock.connectors.nats.options import NatsOptions
+from penstock.errors import ConnectError, OptionError
+
+# A megabyte of 200-byte messages is 4,000 rows: enough for vectors, small enough for the cache.
+BUFFER = 1 << 20
+# While more is on its way, wait this long for a fuller buffer before looking at what is there.
+LINGER = 0.002
+
+
+class Disconnected(ConnectError):
+    """The connection broke; another one may do."""
+
+
+class Denied(ConnectError):
+    """The account lacks a permission; no other connection will do."""
+
+
+class Address(NamedTuple):
+    """A server."""
+
+    host: str
+    port: int
+    tls: bool
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def address(text: str) -> Address:
+    """From nats://host:port; the port may be left out."""
+    scheme, _, rest = text.rpartition("://")
+    host, _, port = rest.rstrip("/").rpartition(":")
+    if not host or not port.isdigit():
+        host, port = rest.rstrip("/"), "4222"
+    return Address(host.strip("[]"), int(port), scheme == "tls")
+
+
+class Connection:
+    """A connection that stands. Whatever goes wrong with it is a ConnectError."""
+
+    def __init__(self, options: NatsOptions):
+        self.options = options
+        self.info: dict[str, Any] = {}
+        self._buffer, self._size, self._used = bytearray(BUFFER), 0, 0
+        self._vectors = True
+        self._replies = 0
+        tried = []
+        for server in map(address, options.servers):
+            try:
+                self._open(server)
+                break
+            except (OSError, Disconnected) as error:
+                self.close()
+                tried.append(f"{server}: {_reason(error)}")
+        else:
+            raise Disconnected(
+                f"no NATS server answers ({'; '.join(tried)}). Check the option 'servers' and that the server runs."
+            )
+        self.inbox = f"{options.inbox_prefix}.{base64.b32encode(os.urandom(10)).decode().lower()}"
+        self._sid = 1
+        self.send(b"SUB %s.1.* 1\r\n" % self.inbox.encode())
+
+    def version(self) -> tuple[int, int]:
+        """Major and minor version of the server."""
+        major, minor, *_ = str(self.info.get("version", "0.0")).split(".")
+        return int(major), int(minor)
+
+    def close(self) -> None:
+        """Close the socket, if any."""
+        with suppress(AttributeError, OSError):
+            self._socket.close()
+
+    def alive(self) -> bool:
+        """Whether it can be used again. Answers the server's PINGs, and throws away what nobody waits for."""
+        try:
+            while select.select([self._socket], [], [], 0)[0]:
+                self._take(time.monotonic() + self.options.request_timeout, linger=False)
+        except (OSError, ValueError, ConnectError):
+            return False
+        return True
+
+    def send(self, data: bytes) -> None:
+        """All of `data`, in one go."""
+        try:
+            self._socket.settimeout(self.options.request_timeout)
+            self._socket.sendall(data)
+        except OSError as error:
+            raise Disconnected(f"lost the connection to {self._at}: {_reason(error)}") from None
+
+    def request(self, subject: str, body: bytes = b"") -> wire.Frame:
+        """The answer to one request."""
+        return self.requests([(subject, body)])[0]
+
+    def requests(self, asked: Sequence[tuple[str, bytes]]) -> list[wire.Frame]:
+        """The answers to many requests, sent in one go. Messages that arrive in between are dropped."""
+        waiting = {}
+        out = bytearray()
+        for i, (subject, body) in enumerate(asked):
+            self._replies += 1
+            reply = b"%s.1.%d" % (self.inbox.encode(), self._replies)
+            waiting[reply] = i
+            out += b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply, len(body), body)
+        self.send(bytes(out))
+        answers: dict[int, wire.Frame] = {}
+        deadline = time.monotonic() + self.options.request_timeout
+        while waiting:
+            try:
+                others = self._take(deadline, linger=False).others
+            except TimeoutError:
+                subject = asked[next(iter(waiting.values()))][0]
+                raise Disconnected(
+                    f"{self._at} gave no answer on '{subject}' within {self.options.request_timeout:g}s (requestTimeout)"
+                ) from None
+            for frame in others:
+                if frame.subject in waiting:
+                    answers[waiting.pop(frame.subject)] = frame
+        return [answers[i] for i in range(len(asked))]
+
+    def subscribe(self) -> tuple[int, str]:
+        """A new subscription to an inbox of its own, and that inbox: reply subjects are one token longer."""
+        self._sid += 1
+        inbox = f"{self.inbox}.{self._sid}"
+        self.send(b"SUB %s.* %d\r\n" % (inbox.encode(), self._sid))
+        return self._sid, inbox
+
+    def unsubscribe(self, sid: int) -> None:
+        """End a subscription. What is still under way for it will be ignored."""
+        self.send(b"UNSUB %d\r\n" % sid)
+
+    def publish(self, subject: str, body: bytes = b"", reply: str = "") -> None:
+        """One message, without waiting."""
+        self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(body), body))
+
+    def receive(self, sid: int, *, linger: bool, direct: bool = False) -> wire.Scan:
+        """What came for `sid` and others: at least one frame. `linger` waits for a fuller buffer while more comes."""
+        try:
+            return self._take(time.monotonic() + self.options.request_timeout, linger=linger, sid=sid, direct=direct)
+        except TimeoutError:
+            raise Disconnected(
+                f"{self._at} sent nothing for {self.options.request_timeout:g}s (requestTimeout), with messages due"
+            ) from None
+
+    def _take(self, deadline: float, *, linger: bool, sid: int = 0, direct: bool = False) -> wire.Scan:
+        while True:
+            self._fill(deadline, linger)
+            small = self._size < 4096
+            scan = wire.scan(self._buffer, self._size, sid=sid, direct=direct, vectors=self._vectors and not small)
+            self._used = scan.used
+            if scan.messages is not None and not small:
+                self._vectors = scan.used < wire.LARGE * len(scan.messages)
+            for frame in scan.others:
+                self._notice(frame)
+            if scan.messages is not None or scan.others:
+                return scan
+            if self._size == len(self._buffer) and not scan.used:
+                # One frame is larger than the buffer. It is not resized in place: columns may still look at it.
+                self._buffer = self._buffer + bytes(len(self._buffer))
+
+    def _fill(self, deadline: float, linger: bool) -> None:
+        """Read until there is something new, and with `linger` until the buffer is full or nothing more comes."""
+        if self._used:
+            left = self._size - self._used
+            self._buffer[:left] = self._buffer[self._used : self._size]
+            self._size, self._used = left, 0
+        view = memoryview(self._buffer)
+        got = 0
+        try:
+            while self._size < len(view):
+                self._socket.settimeout(max(0.001, deadline - time.monotonic()) if not got else LINGER)
+                n = self._socket.recv_into(view[self._size :])
+                if not n:
+                    raise Disconnected(f"{self._at} closed the connection")
+                self._size += n
+                got += n
+                if not linger:
+                    return
+        except TimeoutError:
+            if not got:
+                raise
+        except OSError as error:
+            raise Disconnected(f"lost the connection to {self._at}: {_reason(error)}") from None
+
+    def _notice(self, frame: wire.Frame) -> None:
+        if frame.kind == b"PING":
+            self.send(b"PONG\r\n")
+        elif frame.kind == b"INFO":
+            self.info.update(json.loads(frame.payload))
+        elif frame.kind == b"-ERR":
+            text = frame.payload.decode(errors="replace").strip("'")
+            if text.lower().startswith("permissions violation"):
+                raise Denied(f"{self._at} refuses: {text}. Grant that to the account that Penstock uses.")
+            raise Disconnected(f"{self._at} ended the connection: {text}")
+
+    def _open(self, server: Address) -> None:
+        options = self.options
+        deadline = time.monotonic() + options.connect_timeout
+        self._at = str(server)
+        self._size = self._used = 0
+        self._socket = socket.create_connection(server[:2], timeout=options.connect_timeout)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        if options.tls_handshake_first:
+            self._secure(server)
+        self._read_info(deadline)
+        if not options.tls_handshake_first and (options.tls or server.tls or self.info.get("tls_required")):
+            if not (self.info.get("tls_required") or self.info.get("tls_available")):
+                raise OptionError(f"the options ask for TLS, but {server} has none.")
+            self._secure(server)
+        hello = {
+            "verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1,
+            "lang": "python-penstock", "version": __version__, "name": options.connection_name,
+        }  # fmt: skip
+        hello |= self._credentials()
+        self.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(hello).encode())
+        try:
+            while not any(frame.kind == b"PONG" for frame in self._take(deadline, linger=False).others):
+                pass
+        except TimeoutError:
+            raise Disconnected(f"did not finish connecting in {options.connect_timeout:g}s") from None
+        except Disconnected as error:
+            if "authorization" in str(error).lower() or "authentication" in str(error).lower():
+                raise ConnectError(f"{server} refused the credentials ({self._who(hello)}): {error}") from None
+            raise
+
+    def _read_info(self, deadline: float) -> None:
+        """The server's greeting, alone: whatever follows it may be TLS."""
+        line = b""
+        self._socket.settimeout(self.options.connect_timeout)
+        while not line.endswith(b"\r\n"):
+            if time.monotonic() > deadline or len(line) > 1 << 20:
+                raise Disconnected("sent no greeting of NATS")
+            byte = self._socket.recv(1)
+            if not byte:
+                raise Disconnected("closed the connection before greeting")
+            line += byte
+            if len(line) == 5 and line != b"INFO ":
+                raise Disconnected(f"is no NATS server: it greets with {line!r}")
+        self.info = json.loads(line[5:])
+
+    def _secure(self, server: Address) -> None:
+        options = self.options
+        try:
+            context = ssl.create_default_context(cafile=str(options.tls_ca) if options.tls_ca else None)
+            if options.tls_cert:
+                context.load_cert_chain(str(options.tls_cert), str(options.tls_key) if options.tls_key else None)
+        except (OSError, ssl.SSLError) as error:
+            raise OptionError(f"cannot use the files in tlsCa, tlsCert or tlsKey: {_reason(error)}") from None
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
+        except ssl.SSLError as error:
+            raise ConnectError(
+                f"TLS with {server} failed: {_reason(error)}. Check tlsCa, tlsCert, and that the name in 'servers' is in "
+                "the server's certificate."
+            ) from None
+
+    def _credentials(self) -> dict[str, Any]:
+        options = self.options
+        said: dict[str, Any] = {}
+        user = options.user
+        if options.user_file is not None:
+            user = options.user_file.read_text().strip()
+        password, token = options.secret("password"), options.secret("token")
+        if user is not None:
+            said["user"] = user
+        if password is not None:
+            said["pass"] = password
+        if token is not None:
+            said["auth_token"] = token
+        seed, creds = options.secret("nkey_seed"), options.secret("credentials")
+        if creds is not None:
+            parts = [p for p in creds.replace("\r", "").split("\n") if p and not p.startswith("-") and "*" not in p]
+            found = [p.strip() for p in parts]
+            jwt = next((p for p in found if p.startswith("ey")), None)
+            seed = next((p for p in found if p.startswith("SU")), None)
+            if jwt is None or seed is None:
+                raise OptionError("option 'credentials' holds no user JWT and seed, as a .creds file does.")
+            said["jwt"] = jwt
+        if seed is not None:
+            said |= _signed(seed, str(self.info.get("nonce", "")), with_key="jwt" not in said)
+        return said
+
+    def _who(self, said: dict[str, Any]) -> str:
+        for key, words in (("jwt", "a user JWT"), ("nkey", "an NKey"), ("auth_token", "a token")):
+            if key in said:
+                return words
+        return (
+            f"user '{said['user']}'" if "user" in said else "none given; set user and password, token, or credentials"
+        )
+
+
+def _signed(seed: str, nonce: str, *, with_key: bool) -> dict[str, str]:
+    try:
+        import nkeys
+    except ImportError:
+        raise OptionError("NKeys and .creds need the package nkeys. Install it: pip install 'penstock[nats]'") from None
+    try:
+        pair = nkeys.from_seed(seed.encode())
+        signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).decode().rstrip("=")
+    except Exception:  # whatever it was, its text may quote the seed
+        raise OptionError("the NKey seed is not valid: it starts with SU and has 58 characters.") from None
+    return {"sig": signature} | ({"nkey": pair.public_key.decode()} if with_key else {})
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _idle() -> dict[Any, list[Connection]]:
+    """Connections between uses. Kept on `sys`: a module that was pickled by value has new globals in each task."""
+    return sys.__dict__.setdefault("_penstock_idle_nats", {})
+
+
+def connect(options: NatsOptions) -> Connection:
+    """An idle connection of this process that is still alive, or a new one."""
+    idle = _idle().setdefault(_key(options), [])
+    while idle:
+        connection = idle.pop()
+        if connection.alive():
+            return connection
+        connection.close()
+    return Connection(options)
+
+
+def keep(connection: Connection) -> None:
+    """Give a connection back after use, for the next task of this process."""
+    _idle().setdefault(_key(connection.options), []).append(connection)
+
+
+def _key(options: NatsOptions) -> Any:
+    return (os.getpid(), *(getattr(options, name) for name in NatsOptions.model_fields))

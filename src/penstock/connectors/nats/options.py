@@ -1,0 +1,60 @@
+"""How to reach a NATS server: shared by Core NATS and JetStream."""
+
+import re
+from pathlib import Path
+from typing import Self
+
+from pydantic import SecretStr, field_validator, model_validator
+
+from penstock.options import Csv, Options, Seconds, option
+
+
+class NatsOptions(Options):
+    """Addresses, credentials and time limits. Each secret can also be the content of a file."""
+
+    servers: Csv = option(
+        ("nats://127.0.0.1:4222",),
+        doc="Addresses of the servers, a comma list; each is tried in turn.",
+        example="nats://a:4222,nats://b:4222",
+    )
+    user: str | None = option(None, doc="User name.")
+    user_file: Path | None = option(None, doc="File that holds the user name.")
+    password: SecretStr | None = option(None, doc="Password.")
+    password_file: Path | None = option(None, doc="File that holds the password.")
+    token: SecretStr | None = option(None, doc="Token.")
+    token_file: Path | None = option(None, doc="File that holds the token.")
+    nkey_seed: SecretStr | None = option(None, doc="Seed of an NKey (`SU...`); needs the extra `nats`.")
+    nkey_seed_file: Path | None = option(None, doc="File that holds the seed of an NKey.")
+    credentials: SecretStr | None = option(
+        None, doc="Content of a `.creds` file, JWT and seed; needs the extra `nats`."
+    )
+    credentials_file: Path | None = option(None, doc="A `.creds` file.", example="/etc/nats/spark.creds")
+    tls: bool = option(False, doc="Insist on TLS. It is used anyway where the server asks for it or for `tls://`.")
+    tls_ca: Path | None = option(None, doc="PEM file of the authorities to trust, instead of the system's.")
+    tls_cert: Path | None = option(None, doc="PEM file of the client's certificate.")
+    tls_key: Path | None = option(None, doc="PEM file of its key, where `tlsCert` does not hold it.")
+    tls_handshake_first: bool = option(False, doc="Start TLS before the server speaks, as its `handshake_first` asks.")
+    domain: str | None = option(None, doc="JetStream domain, as behind a leaf node.", example="hub")
+    api_prefix: str | None = option(None, doc="Prefix of the JetStream API where an account imports it elsewhere.")
+    inbox_prefix: str = option("_INBOX", doc="Prefix of the subjects for replies; the account must allow to subscribe.")
+    connect_timeout: Seconds = option(5.0, doc="The longest wait for a connection, per address.")
+    request_timeout: Seconds = option(10.0, doc="The longest wait for an answer.")
+    connection_name: str = option("penstock", doc="Name of the connection in the server's reports.")
+
+    @field_validator("servers")
+    @classmethod
+    def _no_user_in_addresses(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
+        if not servers:
+            raise ValueError("must name at least one server")
+        if any("@" in server for server in servers):
+            raise ValueError("must not hold a user: addresses show in messages. Use 'user' and 'password', or 'token'")
+        return servers
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.domain and self.api_prefix:
+            raise ValueError("set 'domain' or 'apiPrefix', not both")
+        for server in self.servers:
+            if not re.fullmatch(r"((nats|tls)://)?(\[[^\]]+\]|[^:/\s]+)(:\d+)?/?", server):
+                raise ValueError(f"'servers' has '{server}', which is no address such as nats://host:4222")
+        return self

@@ -1,0 +1,52 @@
+"""The algebra of NATS subjects and filters: tokens, `*` for one token, `>` for one or more at the end. Pure."""
+
+from collections.abc import Iterable
+from itertools import combinations
+
+
+def intersect(left: str, right: str) -> str | None:
+    """The filter of exactly the subjects that both match; None where there is none."""
+    a, b = left.split("."), right.split(".")
+    both: list[str] = []
+    for i in range(max(len(a), len(b))):
+        if i < len(a) and a[i] == ">":
+            return ".".join(both + b[i:]) if i < len(b) else None
+        if i < len(b) and b[i] == ">":
+            return ".".join(both + a[i:]) if i < len(a) else None
+        if i >= len(a) or i >= len(b):
+            return None
+        if a[i] == "*":
+            both.append(b[i])
+        elif b[i] in ("*", a[i]):
+            both.append(a[i])
+        else:
+            return None
+    return ".".join(both)
+
+
+def overlapping(filters: Iterable[str]) -> tuple[str, str] | None:
+    """The first two filters that share a subject: a message would be read twice."""
+    return next(((a, b) for a, b in combinations(filters, 2) if intersect(a, b) is not None), None)
+
+
+def problem(subject: str, *, wildcards: bool) -> str | None:
+    """Why this is no legal subject (or filter, with wildcards), or None."""
+    tokens = subject.split(".")
+    if "" in tokens:
+        return "has an empty token"
+    if any(c in subject for c in " \t\r\n\0"):
+        return "has a space or control character"
+    if ">" in tokens[:-1]:
+        return "has '>' before its end"
+    if not wildcards and any(token in ("*", ">") for token in tokens):
+        return "has a wildcard"
+    return None
+
+
+def prefix_filter(prefix: str) -> str | None:
+    """The narrowest filter that every subject starting with `prefix` matches; None where only all subjects do.
+
+    It may match more: 'a.b' also begins 'a.bc', and filters know whole tokens only.
+    """
+    whole = prefix[: prefix.rfind(".") + 1]
+    return whole + ">" if whole and problem(whole + ">", wildcards=True) is None and "*" not in whole else None

@@ -1,0 +1,96 @@
+"""What a connector must offer, and the options that every source shares. Knows no Spark and no server."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, Self
+
+import pyarrow as pa
+from pydantic import model_validator
+
+from penstock.offsets import Bounds, Offsets, Range
+from penstock.options import Bytes, Count, Micros, Options, Positions, Seconds, option
+
+
+class Source(Protocol):
+    """One log, or several, read by position. Opened after the fork, used by one thread, never pickled."""
+
+    def bounds(self) -> Bounds:
+        """Both ends of every shard, in one look. Driver."""
+
+    def find(self, shard: str, timestamp: int) -> int:
+        """The position of the first record not older than `timestamp` (microseconds), or the head. Driver."""
+
+    def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
+        """How many rows lie at or after each position; None where positions count well enough. Driver."""
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        """The rows of a range, the same ones each time; returns only when all of them were seen. Executor."""
+
+    def progress(self, at: Offsets) -> None:
+        """The query stands at `at`: show it where the system's own tools look. Driver, and never fatal."""
+
+    def commit(self, end: Offsets) -> None:
+        """Spark will never ask for rows before `end` again. Housekeeping: may come late, or never. Driver."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class Predicate(NamedTuple):
+    """A condition on a column that Spark will check again by itself: a source may use it to read less."""
+
+    column: str
+    test: Literal["=", "<", "<=", ">", ">=", "in", "startswith"]
+    value: Any
+
+
+class ReadOptions(Options):
+    """How any log is read; the names and meanings are those of Spark's Kafka source where it has them."""
+
+    starting_offsets: Positions | None = option(
+        None,
+        doc="Where a new query starts: `earliest`, `latest`, or JSON of positions (a name left out starts at its "
+        "earliest). A restarted query goes on from its checkpoint. By default `latest` in a streaming query and "
+        "`earliest` in a batch read.",
+        example='{"ORDERS": 17}',
+    )
+    starting_timestamp: Micros | None = option(
+        None,
+        doc="Start at the first record not older than this: milliseconds since 1970, or ISO 8601. Wins over "
+        "`startingOffsets`.",
+        example="2026-11-15T12:00:00Z",
+    )
+    ending_offsets: Positions | None = option(
+        None,
+        doc="Batch reads only: where to stop, exclusive: `latest` (the default) or JSON of positions.",
+        example='{"ORDERS": 5000}',
+    )
+    ending_timestamp: Micros | None = option(
+        None, doc="Batch reads only: stop before the first record not older than this."
+    )
+    max_records: Count | None = option(None, doc="Batch reads only: at most this many records, from the start.")
+    max_records_per_trigger: Count | None = option(
+        None, doc="At most this many records a micro-batch, shared fairly among shards."
+    )
+    max_bytes_per_trigger: Bytes | None = option(
+        None, doc="At most about this many bytes a micro-batch, by the average size of a record.", example="64mb"
+    )
+    min_records_per_trigger: Count | None = option(
+        None, doc="Wait until this many records are there, or `maxTriggerDelay` has passed."
+    )
+    max_trigger_delay: Seconds = option(900.0, doc="The longest wait for `minRecordsPerTrigger`.", example="15m")
+    min_partitions: Count | None = option(None, doc="Cut a batch into at least this many tasks.")
+    max_records_per_partition: Count = option(100_000, doc="Cut a batch so that no task reads more than this.")
+    fail_on_data_loss: bool = option(
+        True,
+        doc="Stop the query when unread data was deleted. With `false` it goes on from what is left and logs what "
+        "was skipped.",
+    )
+    include_headers: bool = option(True, doc="Whether the rows have the column `headers`.")
+
+    @model_validator(mode="after")
+    def _positions_are_known_words(self) -> Self:
+        if isinstance(self.starting_offsets, str) and self.starting_offsets not in ("earliest", "latest"):
+            raise ValueError(f"startingOffsets must be earliest, latest or JSON, but is '{self.starting_offsets}'")
+        if isinstance(self.ending_offsets, str) and self.ending_offsets != "latest":
+            raise ValueError(f"endingOffsets must be latest or JSON, but is '{self.ending_offsets}'")
+        return self

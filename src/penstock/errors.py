@@ -1,0 +1,21 @@
+"""Four ways to fail, by who must act. A message says what happened, the evidence, and what to do."""
+
+
+class PenstockError(Exception):
+    """Anything Penstock refuses or could not do."""
+
+
+class OptionError(PenstockError):
+    """The user's settings are wrong: an option, a column, a name that does not exist."""
+
+
+class ConnectError(PenstockError):
+    """The server cannot be reached or refuses us: network, credentials, permissions, limits."""
+
+
+class DataLossError(PenstockError):
+    """Data that was still to be read is gone."""
+
+
+class ProtocolError(PenstockError):
+    """The server answered something we do not understand: its fault or ours, never the user's."""

@@ -1,0 +1,231 @@
+"""Arithmetic on positions. Knows shards and whole numbers; knows no server, no Spark, no clock.
+
+A position is the next one to read, so every end is exclusive. An epoch names one life of a shard: a
+stream that is deleted and made again counts from 1 again, but in another epoch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from penstock.errors import OptionError
+
+VERSION = 1
+
+
+class Position(NamedTuple):
+    """Where a query stands in one shard."""
+
+    next: int
+    epoch: str = ""
+
+
+class Bound(NamedTuple):
+    """What a shard holds: [first, next). `transient`: records go by design, consumed or compacted."""
+
+    first: int
+    next: int
+    epoch: str = ""
+    row_bytes: float = 0.0
+    transient: bool = False
+
+
+Offsets = dict[str, Position]
+Bounds = dict[str, Bound]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a task reads of one shard."""
+
+    shard: str
+    start: int
+    end: int
+    epoch: str = ""
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+
+class Loss(NamedTuple):
+    """Rows that were deleted before the query read them, and why we know it."""
+
+    shard: str
+    at: int
+    bound: Bound | None
+    kind: str  # gone | recreated | backwards | trimmed
+
+    def __str__(self) -> str:
+        if self.bound is None:
+            return f"'{self.shard}' is gone; the query stood at {self.at}"
+        first, head = self.bound.first, self.bound.next
+        if self.kind == "recreated":
+            return (
+                f"'{self.shard}' was deleted and made again (now {first} to {head - 1}, since {self.bound.epoch}); "
+                f"the query stood at {self.at} of the old one, and what was left there is lost"
+            )
+        if self.kind == "backwards":
+            return (
+                f"'{self.shard}' ends at {head - 1}, but the query already stands at {self.at}: "
+                "its numbers went backwards, as after a restore from a backup"
+            )
+        return (
+            f"'{self.shard}' starts at {first}, but the query is at {self.at}: {first - self.at} messages were "
+            "deleted unread"
+        )
+
+
+def lost(start: Offsets, bounds: Bounds) -> list[Loss]:
+    """What can no longer be read from `start` on. Gaps after the first record kept are not loss."""
+    losses = []
+    for shard, position in start.items():
+        bound = bounds.get(shard)
+        if bound is None:
+            losses.append(Loss(shard, position.next, None, "gone"))
+        elif position.epoch and bound.epoch and position.epoch != bound.epoch:
+            losses.append(Loss(shard, position.next, bound, "recreated"))
+        elif bound.next < position.next:
+            losses.append(Loss(shard, position.next, bound, "backwards"))
+        elif bound.first > position.next and not bound.transient:
+            losses.append(Loss(shard, position.next, bound, "trimmed"))
+    return losses
+
+
+def share(ahead: Mapping[str, int], limit: int) -> dict[str, int]:
+    """`limit` rows shared max-min: small shards whole, the rest to the large ones, the sum exact.
+
+    No shard starves when the limit reaches their number; shares rounded up per shard would pass the limit.
+    """
+    given = {}
+    for served, (shard, rows) in enumerate(sorted(ahead.items(), key=lambda item: (item[1], item[0]))):
+        given[shard] = min(rows, limit // (len(ahead) - served))
+        limit -= given[shard]
+    return given
+
+
+def settle(start: Offsets, bounds: Bounds) -> Offsets:
+    """`start` moved to where reading can go on: to the first record kept or of a new life, or back to the head.
+
+    A shard that is not in `bounds` keeps its position: were it dropped, a server that forgot it for a
+    moment would make us read it twice.
+    """
+    moved = {}
+    for shard, position in start.items():
+        bound = bounds.get(shard)
+        if bound is None:
+            moved[shard] = position
+        elif position.epoch and bound.epoch and position.epoch != bound.epoch:
+            moved[shard] = Position(bound.first, bound.epoch)
+        elif bound.next < position.next:
+            moved[shard] = Position(bound.next, position.epoch)
+        else:
+            moved[shard] = Position(max(position.next, bound.first), bound.epoch or position.epoch)
+    return moved
+
+
+def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = None) -> Offsets:
+    """The end of the next batch: all there is, or `rows` past `start` where given. Never moves backwards.
+
+    A shard seen for the first time only enters, at its first position, and is read from the next batch
+    on: so a batch is planned from (start, end) alone, also when it is replayed.
+    """
+    end = {}
+    for shard, position in start.items():
+        head = bounds[shard].next if shard in bounds else position.next
+        stop = head if rows is None else min(head, position.next + rows.get(shard, 0))
+        end[shard] = Position(max(position.next, stop), position.epoch)
+    for shard in bounds.keys() - start.keys():
+        end[shard] = Position(bounds[shard].first, bounds[shard].epoch)
+    return end
+
+
+def lag(at: Offsets, bounds: Bounds) -> dict[str, int]:
+    """How many positions each shard is ahead of `at`."""
+    return {
+        shard: max(0, bound.next - max(at[shard].next, bound.first)) if shard in at else bound.next - bound.first
+        for shard, bound in bounds.items()
+    }
+
+
+def even(span: Range, parts: int) -> list[int]:
+    """The inner positions that cut `span` into `parts` of equal length, give or take one."""
+    return [span.start + len(span) * part // parts for part in range(1, parts)]
+
+
+def locate(count: Callable[[Sequence[int]], Sequence[int]], span: Range, targets: Sequence[int]) -> list[int]:
+    """For each target t the largest position with at most t rows between the start of `span` and it.
+
+    `count` answers how many rows lie at or after each position; all targets are bisected together, so
+    that the number of its calls is the logarithm of the span, whatever the number of targets.
+    """
+    if not targets:
+        return []
+    total = count([span.start])[0]
+    low, high = [span.start] * len(targets), [span.end] * len(targets)
+    while any(b > a for a, b in zip(low, high, strict=True)):
+        middle = [(a + b + 1) // 2 for a, b in zip(low, high, strict=True)]
+        after = count(middle)
+        for i, target in enumerate(targets):
+            if total - after[i] <= target:
+                low[i] = middle[i]
+            else:
+                high[i] = middle[i] - 1
+    return low
+
+
+def tasks(
+    start: Offsets, end: Offsets, per_task: int, cuts: Mapping[str, Sequence[int]] | None = None
+) -> list[tuple[Range, ...]]:
+    """What each task of a batch reads: long spans cut, short ones packed together.
+
+    The same arguments give the same tasks, for ever: a replayed batch must hand the same rows to the
+    same partition. A shard that only enters in `end` has nothing to read yet; one whose epoch changed
+    is read from its beginning.
+    """
+    packed: list[tuple[Range, ...]] = []
+    small: list[Range] = []
+    for shard in sorted(end):
+        if shard not in start:
+            continue
+        new_life = start[shard].epoch != end[shard].epoch
+        span = Range(shard, 0 if new_life else start[shard].next, end[shard].next, end[shard].epoch)
+        if not len(span):
+            continue
+        inner = (cuts or {}).get(shard)
+        if inner is None:
+            inner = even(span, -(-len(span) // per_task))
+        if inner:
+            pieces = pairwise([span.start, *inner, span.end])
+            packed.extend((Range(shard, a, b, span.epoch),) for a, b in pieces if b > a)
+            continue
+        if small and sum(map(len, small)) + len(span) > per_task:
+            packed.append(tuple(small))
+            small = []
+        small.append(span)
+    return [*packed, tuple(small)] if small else packed
+
+
+def encode(offsets: Offsets, **extra: Any) -> dict[str, Any]:
+    """The JSON of a position, as it stands in Spark's checkpoint: `next` can be pasted into startingOffsets.
+
+    Spark compares positions as text: another order of keys would start an empty batch.
+    """
+    body = {
+        "epochs": {shard: offsets[shard].epoch for shard in sorted(offsets) if offsets[shard].epoch},
+        "next": {shard: offsets[shard].next for shard in sorted(offsets)},
+        "version": VERSION,
+        **extra,
+    }
+    return dict(sorted(body.items()))
+
+
+def decode(body: Mapping[str, Any]) -> Offsets:
+    """The position in a checkpoint. One written by a later Penstock is refused."""
+    version = body.get("version")
+    if version != VERSION:
+        raise OptionError(
+            f"the checkpoint has positions of version {version}, and this Penstock reads version {VERSION}. "
+            "Upgrade Penstock to the version that wrote it, or start with a new checkpointLocation."
+        )
+    return {shard: Position(at, body["epochs"].get(shard, "")) for shard, at in body["next"].items()}

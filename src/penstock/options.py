@@ -1,0 +1,200 @@
+"""An option is declared once, as a field of a model; parsing, masking and documentation derive from it.
+
+Knows strings and types. Knows no server and no Spark, except that Spark lower-cases keys: names are
+written in camelCase, and matched whatever their case.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
+
+from penstock.errors import OptionError
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
+
+
+def _split(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _seconds(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", value)
+    if not match:
+        raise ValueError("must be a duration such as 500ms, 10s or 15m")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _bytes(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+)\s*([kmg]?b?)\s*", value.lower())
+    if not match:
+        raise ValueError("must be a size such as 65536, 512kb or 64mb")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def _micros(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if re.fullmatch(r"\d+", value):
+        return int(value) * 1000
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("must be milliseconds since 1970 or a time such as 2026-11-15T12:00:00Z") from None
+    if moment.tzinfo is None:
+        raise ValueError("must say its time zone, such as 2026-11-15T12:00:00Z")
+    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)
+
+
+def _positions(value: Any) -> Any:
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value.strip().lower() if isinstance(value, str) else value
+    try:
+        positions = json.loads(value)
+    except ValueError:
+        positions = None
+    if not isinstance(positions, dict) or not all(type(n) is int and n >= 0 for n in positions.values()):
+        raise ValueError('must be JSON from names to whole numbers, such as {"ORDERS": 17}')
+    return positions
+
+
+Csv = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Micros = Annotated[int, BeforeValidator(_micros)]
+Positions = Annotated[str | dict[str, int], BeforeValidator(_positions)]
+Count = Annotated[int, Field(gt=0)]
+
+
+def option(default: Any = ..., *, doc: str, example: str | None = None) -> Any:
+    """One option: its default (none: required), what it means, and an example where the name is not enough."""
+    return Field(default, description=doc, examples=[example] if example else None, validate_default=False)
+
+
+class Options(BaseModel):
+    """What a user may set. Fields are declared with `option`; secrets are `SecretStr` and never shown."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, hide_input_in_errors=True
+    )
+
+    @classmethod
+    def parse(cls, owner: str, raw: Mapping[str, Any], ignore: Iterable[str] = ()) -> Self:
+        """The options of `owner` from text. An unknown name, a wrong or a missing value is an OptionError."""
+        known = {alias(name).lower(): alias(name) for name in cls.model_fields}
+        skipped = {name.lower() for name in ignore}
+        given = {}
+        for key, value in raw.items():
+            if key.lower() in known:
+                given[known[key.lower()]] = value
+            elif key.lower() not in skipped:
+                raise OptionError(_unknown(key, owner, known))
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise OptionError(_first_problem(error, owner, cls, given)) from None
+
+    @model_validator(mode="after")
+    def _one_place_per_secret(self) -> Self:
+        for name in secrets(type(self)):
+            file = f"{name}_file"
+            if getattr(self, name) is not None and getattr(self, file, None) is not None:
+                raise ValueError(f"set '{alias(name)}' or '{alias(file)}', not both")
+        return self
+
+    def secret(self, name: str) -> str | None:
+        """The value of a secret option, from the option itself or from the file it names, read now."""
+        value: SecretStr | None = getattr(self, name)
+        if value is not None:
+            return value.get_secret_value()
+        file: Path | None = getattr(self, f"{name}_file", None)
+        if file is None:
+            return None
+        try:
+            return file.read_text().strip()
+        except OSError as error:
+            raise OptionError(f"cannot read the file of option '{alias(name + '_file')}': {error}") from None
+
+    def __repr__(self) -> str:
+        hidden = secrets(type(self))
+        shown = (f"{alias(n)}={getattr(self, n)!r}" for n in sorted(self.model_fields_set) if n not in hidden)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    __str__ = __repr__
+
+
+def alias(name: str) -> str:
+    """The user's spelling of a field."""
+    return to_camel(name)
+
+
+def secrets(model: type[Options]) -> set[str]:
+    """The fields that must never be shown."""
+    return {name for name, field in model.model_fields.items() if "SecretStr" in str(field.annotation)}
+
+
+def table(model: type[Options]) -> list[tuple[str, str, str]]:
+    """Name, default and meaning of each option, in the order of declaration."""
+    return [(alias(name), _default(field), _meaning(field)) for name, field in model.model_fields.items()]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, float):
+        return f"{value:g}s" if value < 60 or value % 60 else f"{value / 60:g}m"
+    return str(value)
+
+
+def _meaning(field: FieldInfo) -> str:
+    return (field.description or "") + (f" Example: `{field.examples[0]}`." if field.examples else "")
+
+
+def _unknown(key: str, owner: str, known: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
+    hint = f"Did you mean '{known[close[0]]}'?" if close else f"It takes: {', '.join(sorted(known.values()))}."
+    return f"unknown option '{key}' for {owner}. {hint}"
+
+
+def _first_problem(error: ValidationError, owner: str, model: type[Options], given: Mapping[str, Any]) -> str:
+    problem = error.errors(include_url=False)[0]
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    if problem["type"] == "missing":
+        field = next(f for n, f in model.model_fields.items() if alias(n) == name)
+        return f"{owner} needs the option '{name}': {field.description}"
+    if problem["type"] == "value_error":
+        reason = str(problem["ctx"]["error"])
+    else:
+        reason = problem["msg"].replace("Input should be", "must be").replace("a valid integer", "a whole number")
+        reason = re.sub(r",? unable to .*", "", reason)
+    if not name:
+        return f"{owner}: {reason}"
+    hidden = {alias(n) for n in secrets(model)}
+    return f"option '{name}' {reason}" + ("" if name in hidden else f", but is {given[name]!r}")

@@ -1,0 +1,220 @@
+"""Where a batch starts and ends, and what its tasks read. Asks a Source; knows no Spark.
+
+Whatever is decided here travels in the end position of the batch, so that a replay decides nothing anew.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.contract import ReadOptions, Source
+from penstock.errors import DataLossError, OptionError, ProtocolError
+from penstock.offsets import (
+    Bound,
+    Bounds,
+    Offsets,
+    Position,
+    Range,
+    advance,
+    decode,
+    encode,
+    locate,
+    lost,
+    settle,
+    share,
+    tasks,
+)
+
+log = logging.getLogger("penstock")
+
+# Spark asks for the head every 12 ms while idle. Looking is a request to the server for each shard:
+# at most 20 a second, and never more than a twentieth of the time.
+LOOK_EVERY = 0.05
+LOOK_SHARE = 20
+
+REMEDY = "Raise the stream's limits, or set failOnDataLoss=false to go on from the first one left."
+
+
+class Planner:
+    """Plans the batches of one query run. Keeps no position: those come in as arguments or from the source."""
+
+    def __init__(
+        self, source: Source, options: ReadOptions, default_start: str, clock: Callable[[], float] = time.monotonic
+    ):
+        self.source, self.options, self.default_start, self.clock = source, options, default_start, clock
+        self._bounds: Bounds = {}
+        self._target: Bounds | None = None
+        self._look_at = float("-inf")
+        self._initial: Offsets | None = None
+        self._shown: Offsets | None = None
+        self._waiting: tuple[float, Bounds] | None = None
+        self._warned: set[tuple[str, int]] = set()
+
+    def look(self, now: bool = False) -> Bounds:
+        """What the source holds: at most a moment old, or as it is `now`."""
+        asked = self.clock()
+        if now or asked >= self._look_at:
+            self._bounds = self.source.bounds()
+            took = self.clock() - asked
+            self._look_at = asked + took + max(LOOK_EVERY, took * LOOK_SHARE)
+        return self._bounds
+
+    def freeze(self) -> None:
+        """From now on the head stands still: AvailableNow reads what is there at its start."""
+        self._target = self.look(now=True)
+
+    def initial(self) -> dict[str, Any]:
+        """Where a new query starts. The same answer each time: Spark asks twice and would skip what came between."""
+        if self._initial is None:
+            self._initial = self._start(self.look(now=True))
+        return encode(self._initial, fresh=True)
+
+    def next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
+        """The end of the next micro-batch; `start` itself where there is nothing to do."""
+        at = decode(start)
+        if at != self._shown:
+            self.source.progress(at)
+            self._shown = at
+        if start.get("fresh"):
+            # An empty first batch writes the start into Spark's log: Spark keeps it nowhere else, and a
+            # crash before the first commit would ask for 'latest' again, past the rows in between.
+            return encode(at)
+        bounds = self.look()
+        settled = self._settle(at, bounds)
+        if self._target is not None:
+            bounds = {
+                s: b._replace(next=min(b.next, self._target[s].next)) for s, b in bounds.items() if s in self._target
+            }
+        elif self._hold(settled, bounds):
+            return dict(start)
+        end, extra = self._plan(settled, bounds, max_rows)
+        return dict(start) if end == at else encode(end, **extra)
+
+    def head(self) -> dict[str, Any]:
+        """The end of all there is, for lag."""
+        return encode({shard: Position(bound.next, bound.epoch) for shard, bound in self.look().items()})
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Range, ...]]:
+        """What each task reads between two positions of the checkpoint. Asks nobody."""
+        if start.get("fresh"):
+            return []
+        return tasks(decode(start), decode(end), end.get("perTask", 1), end.get("cuts"))
+
+    def once(self, window: Callable[[str, Bound], tuple[int, int]]) -> list[tuple[Range, ...]]:
+        """The tasks of a batch read, of each shard only what lies in its `window`."""
+        bounds = self.look(now=True)
+        start, end = self._settle(self._start(bounds), bounds), self._end(bounds)
+        windows = {shard: window(shard, bound) for shard, bound in bounds.items()}
+        start = {s: Position(max(p.next, windows[s][0]), p.epoch) for s, p in start.items()}
+        end = {s: b._replace(next=min(b.next, windows[s][1])) for s, b in end.items()}
+        stop, extra = self._plan(start, end, self.options.max_records)
+        return tasks(start, stop, extra["perTask"], extra.get("cuts"))
+
+    def _start(self, bounds: Bounds) -> Offsets:
+        at = self.options.starting_timestamp
+        if at is not None:
+            return {s: Position(self.source.find(s, at), b.epoch) for s, b in bounds.items()}
+        start = self.options.starting_offsets or self.default_start
+        if isinstance(start, dict):
+            _check_named(start, bounds, "startingOffsets")
+            return {s: Position(start.get(s, b.first), b.epoch) for s, b in bounds.items()}
+        return {s: Position(b.first if start == "earliest" else b.next, b.epoch) for s, b in bounds.items()}
+
+    def _end(self, bounds: Bounds) -> Bounds:
+        at, end = self.options.ending_timestamp, self.options.ending_offsets
+        stops: Mapping[str, int] = {}
+        if at is not None:
+            stops = {shard: self.source.find(shard, at) for shard in bounds}
+        elif isinstance(end, dict):
+            _check_named(end, bounds, "endingOffsets")
+            stops = end
+        return {s: b._replace(next=min(b.next, stops.get(s, b.next))) for s, b in bounds.items()}
+
+    def _settle(self, at: Offsets, bounds: Bounds) -> Offsets:
+        losses = lost(at, bounds)
+        if losses and self.options.fail_on_data_loss:
+            raise DataLossError(f"stream {losses[0]}. {REMEDY}")
+        for loss in losses:
+            if (loss.shard, loss.at) not in self._warned:
+                self._warned.add((loss.shard, loss.at))
+                log.warning("failOnDataLoss=false, going on: stream %s", loss)
+        return settle(at, bounds)
+
+    def _hold(self, at: Offsets, bounds: Bounds) -> bool:
+        wanted = self.options.min_records_per_trigger
+        if wanted is None:
+            return False
+        spans = [Range(s, at[s].next, b.next) for s, b in bounds.items() if s in at]
+        ahead = sum(map(len, spans))
+        if self._waiting and self._waiting[1] is not bounds and ahead >= wanted:
+            ahead = sum(self._rows(span) for span in spans)
+        since = self._waiting[0] if self._waiting else self.clock()
+        if not ahead or ahead >= wanted or self.clock() - since >= self.options.max_trigger_delay:
+            self._waiting = None
+            return False
+        self._waiting = (since, bounds)
+        return True
+
+    def _rows(self, span: Range) -> int:
+        counted = self.source.count(span.shard, [span.start, span.end]) if len(span) else None
+        return counted[0] - counted[1] if counted else len(span)
+
+    def _plan(self, start: Offsets, bounds: Bounds, max_rows: int | None) -> tuple[Offsets, dict[str, Any]]:
+        """The end of a batch, and how it is cut into tasks: evenly by rows where the source can count them."""
+        end = advance(start, bounds)
+        spans = {s: Range(s, start[s].next, end[s].next) for s in start if end[s].next > start[s].next}
+        limit = _rows_allowed(self.options, bounds, max_rows)
+        per_task, at_least = self.options.max_records_per_partition, self.options.min_partitions or 1
+        ahead = sum(map(len, spans.values()))
+        matters = ahead > per_task or at_least > 1 or (limit is not None and ahead > limit)
+        rows, counts = {}, {}
+        for shard, span in spans.items():
+            counted = self.source.count(shard, [span.start, span.end]) if matters else None
+            rows[shard] = counted[0] - counted[1] if counted else len(span)
+            if counted:
+                counts[shard] = _counter(self.source, shard)
+        if limit is not None and sum(rows.values()) > limit:
+            given = share(rows, limit)
+            allowed = {
+                s: locate(counts[s], span, [given[s]])[0] - span.start
+                if s in counts and given[s] < rows[s]
+                else given[s]
+                if given[s] < rows[s]
+                else len(span)
+                for s, span in spans.items()
+            }
+            end, rows = advance(start, bounds, allowed), given
+        per_task = max(1, min(per_task, -(-sum(rows.values()) // at_least)))
+        cuts = {}
+        for shard, count in sorted(counts.items()):
+            parts = -(-rows[shard] // per_task)
+            wanted = [rows[shard] * part // parts for part in range(1, parts)]
+            cuts[shard] = locate(count, Range(shard, start[shard].next, end[shard].next), wanted)
+        return end, {"perTask": per_task, **({"cuts": cuts} if cuts else {})}
+
+
+def _counter(source: Source, shard: str) -> Callable[[Sequence[int]], Sequence[int]]:
+    def count(positions: Sequence[int]) -> Sequence[int]:
+        counted = source.count(shard, positions)
+        if counted is None:
+            raise ProtocolError(f"'{shard}' could be counted a moment ago, and now cannot")
+        return counted
+
+    return count
+
+
+def _rows_allowed(options: ReadOptions, bounds: Bounds, max_rows: int | None) -> int | None:
+    limits = [max_rows] if max_rows is not None else []
+    if options.max_bytes_per_trigger is not None:
+        largest = max((b.row_bytes for b in bounds.values()), default=0.0)
+        limits.append(max(1, int(options.max_bytes_per_trigger / max(largest, 1.0))))
+    return min(limits, default=None)
+
+
+def _check_named(given: Mapping[str, int], bounds: Mapping[str, Bound], name: str) -> None:
+    for shard, position in sorted(given.items()):
+        if shard not in bounds:
+            raise OptionError(f"{name} names '{shard}', which is not read here. It reads: {', '.join(sorted(bounds))}.")
+        if name == "startingOffsets" and position > bounds[shard].next:
+            raise OptionError(f"{name} puts '{shard}' at {position}, but its next record will be {bounds[shard].next}.")
