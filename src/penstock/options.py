@@ -8,7 +8,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -63,7 +63,7 @@ def _micros(value: Any) -> Any:
         raise ValueError("must be milliseconds since 1970 or a time such as 2026-11-15T12:00:00Z") from None
     if moment.tzinfo is None:
         raise ValueError("must say its time zone, such as 2026-11-15T12:00:00Z")
-    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _positions(value: Any) -> Any:

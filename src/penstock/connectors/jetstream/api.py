@@ -3,15 +3,17 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.connectors.nats.wire import Fields, Messages, segments, text
+from penstock.connectors.nats.wire import Fields, Messages, interleaved, text
 from penstock.record import TIMESTAMP
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Error codes of the server (server/errors.json) that mean something to us.
 NO_MESSAGE, NO_STREAM, NO_CONSUMER = 10037, 10059, 10014
 NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT = 10076, 10039
@@ -67,7 +69,7 @@ class StreamInfo:
 
 def micros(moment: str) -> int:
     """RFC 3339 with up to nine digits of a second, as microseconds since 1970."""
-    return int(pc.cast(pa.array([moment.replace("Z", "")]), pa.timestamp("ns")).cast(pa.int64())[0].as_py() // 1000)
+    return (datetime.fromisoformat(moment) - _EPOCH) // timedelta(microseconds=1)
 
 
 def reader(start: int, filters: Sequence[str], stream: str) -> bytes:
@@ -128,10 +130,13 @@ def ack_columns(messages: Messages) -> tuple[pa.Array, pa.Array, pa.Array]:
     line = np.frombuffer(messages.lines, np.uint8)
     dot = np.flatnonzero(line == ord("."))
     at = np.searchsorted(dot, messages.reply_end)
-    subject = segments(messages.lines, messages.subject_start, messages.subject_end)
-    sequence = segments(messages.lines, dot[at - 4] + 1, dot[at - 3])
-    # Nanoseconds have 19 digits until the year 2286; without the last three they are microseconds.
-    moment = segments(messages.lines, dot[at - 2] + 1, dot[at - 1] - 3)
+    subject, sequence, moment = interleaved(
+        messages.lines,
+        messages.subject_start, messages.subject_end,
+        dot[at - 4] + 1, dot[at - 3],
+        # Nanoseconds have 19 digits until the year 2286; without the last three they are microseconds.
+        dot[at - 2] + 1, dot[at - 1] - 3,
+    )  # fmt: skip
     return text(subject), text(sequence).cast(pa.int64()), text(moment).cast(pa.int64()).view(TIMESTAMP)
 
 

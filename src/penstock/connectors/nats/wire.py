@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import ProtocolError
 from penstock.record import HEADER, HEADERS
@@ -23,6 +24,8 @@ Bytes = npt.NDArray[np.uint8]
 
 LARGE = 2048
 _POW = 10 ** np.arange(9, dtype=np.int64)
+_UNCHECKED = pc.TakeOptions(boundscheck=False)
+_INDICES: dict[tuple[int, int], pa.Array] = {}
 _CR, _LF, _SPACE, _TAB, _COLON = 13, 10, 32, 9, 58
 
 
@@ -115,7 +118,9 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = F
     text = np.frombuffer(lines.buffers()[2], np.uint8, count=int(at[-1]))
     space = np.flatnonzero(text == _SPACE)
     first = np.searchsorted(space, at[:-1])
-    count = np.diff(first, append=len(space))
+    count = np.empty(len(first), np.int64)
+    np.subtract(first[1:], first[:-1], out=count[:-1])
+    count[-1] = len(space) - first[-1]
     with_headers = text[at[:-1]] == ord("H")
     wanted = (count == 4) if direct else (count == 4 + with_headers)
     if direct:
@@ -159,10 +164,11 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
     start[0] = 0
     np.add(newline[:-1], 1, out=start[1:])
     # Line k runs from start[k] to newline[k]; keep those that look like the first line of a message.
-    line = np.flatnonzero((u[start] == ord("M")) | (u[start] == ord("H")))
+    first = u[start]
+    line = np.flatnonzero((first == ord("M")) | (first == ord("H")))
     line = line[newline[line] - start[line] > 8]
-    at = start[line] + (u[start[line]] == ord("H"))
-    line = line[(u[at] == ord("M")) & (u[at + 1] == ord("S")) & (u[at + 2] == ord("G")) & (u[at + 3] == _SPACE)]
+    at = start[line] + (first[line] == ord("H"))
+    line = line[(u[at + 1] == ord("S")) & (u[at + 3] == _SPACE) & (u[at] == ord("M")) & (u[at + 2] == ord("G"))]
     start, line_end = start[line], newline[line] - 1
     if not len(start):
         return _walk(buffer, size, None)
@@ -171,11 +177,9 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
         whole = len(start) - int(end[-1] + 2 > size)
         if not whole:
             return None, [], 0
-        return (
-            (start[:whole], line_end[:whole], end[:whole]),
-            [],
-            int(end[whole - 1]) + 2 if _ends_well(u, end[:whole]) else _bad(buffer),
-        )
+        if not (u[end[:whole]] == _CR).all():
+            raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[:60])!r}")
+        return (start[:whole], line_end[:whole], end[:whole]), [], int(end[whole - 1]) + 2
     return _walk(buffer, size, (start, line_end, end))
 
 
@@ -217,20 +221,32 @@ def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints]
     return (table[:, 0], table[:, 1], table[:, 2]), others, at
 
 
-def _ends_well(u: Bytes, end: Ints) -> bool:
-    return bool((u[end] == _CR).all())
-
-
-def _bad(buffer: bytes | bytearray) -> int:
-    raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[:60])!r}")
-
-
 def segments(data: pa.Buffer, start: Ints, end: Ints) -> pa.Array:
     """A binary array of data[start[i]:end[i]], copied together. Starts and ends must ascend."""
-    bounds = np.empty(2 * len(start) + 1, np.int32)
-    bounds[0:-1:2], bounds[1::2], bounds[-1] = start, end, end[-1]
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * len(start), [None, pa.py_buffer(bounds), data])
-    return pieces.take(pa.array(np.arange(0, 2 * len(start), 2, dtype=np.int32)))
+    return interleaved(data, start, end)[0]
+
+
+def interleaved(data: pa.Buffer, *bounds: Ints) -> list[pa.Array]:
+    """The same for several pairs of start and end a row, which must ascend from pair to pair and row to row.
+
+    A binary array over all pieces, wanted and not, is free; taking every k-th copies with one memcpy each.
+    """
+    rows, width = len(bounds[0]), len(bounds)
+    edges = np.empty(rows * width + 1, np.int32)
+    for k, bound in enumerate(bounds):
+        edges[k : rows * width : width] = bound
+    edges[-1] = bounds[-1][-1]
+    pieces = pa.Array.from_buffers(pa.binary(), rows * width, [None, pa.py_buffer(edges), data])
+    return [pc.call_function("take", [pieces, _every(width, k, rows)], _UNCHECKED) for k in range(0, width, 2)]
+
+
+def _every(width: int, phase: int, rows: int) -> pa.Array:
+    """The indices phase, phase + width, ...: the same ones again and again, so they are kept."""
+    kept = _INDICES.get((width, phase))
+    if kept is None or len(kept) < rows:
+        most = max(rows, 8192)
+        kept = _INDICES[width, phase] = pa.array(np.arange(phase, phase + most * width, width, dtype=np.int32))
+    return kept[:rows]
 
 
 def offsets(array: pa.Array) -> Ints:
@@ -246,14 +262,17 @@ def text(array: pa.Array) -> pa.Array:
 def decimals(u: Bytes, end: Ints) -> Ints:
     """The whole number that ends before each `end`, of at most nine digits."""
     out = np.zeros(len(end), np.int64)
-    alive = np.ones(len(end), bool)
+    alive: npt.NDArray[np.bool_] | None = None
+    at = end
     for power in _POW:
-        end = end - 1
-        digit = u[np.maximum(end, 0)].astype(np.int64) - 48
-        alive &= (digit >= 0) & (digit <= 9)
+        at = at - 1
+        digit = u[at] - 48  # bytes wrap around: whatever is no digit is above 9
+        some = digit < 10
+        alive = some if alive is None else alive & some
         if not alive.any():
             break
-        out += np.where(alive, digit * power, 0)
+        digit *= alive
+        out += digit * power
     return out
 
 
@@ -308,7 +327,8 @@ def all_fields(blocks: pa.Array) -> Fields:
     if not len(start):
         return Fields(pa.array([], pa.binary()), pa.array([], pa.binary()), counts)
     data = blocks.buffers()[2]
-    return Fields(segments(data, start, colon), segments(data, value, stop), counts)
+    keys, values = interleaved(data, start, colon, value, stop)
+    return Fields(keys, values, counts)
 
 
 def headers_column(messages: Messages) -> pa.Array:

@@ -1,0 +1,54 @@
+# Every task of the project. `make help` lists them; the first one that needs it sets everything up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SPARK42 := .venv-spark42
+
+.PHONY: help setup java demo test test-spark42 check format docs bench clean
+
+help: ## list the tasks
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.ready ## make a virtual environment with everything in it
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or later, and %s is %s. Set PYTHON=..." % (sys.executable, sys.version.split()[0]))'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Penstock and Spark into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	@touch $@
+
+java: $(VENV)/.ready
+	@$(BIN)/python -m penstock.session > /dev/null
+
+demo: java ## run the main job on an embedded server
+	@$(BIN)/penstock demo
+
+test: java ## run every test
+	$(BIN)/python -m pytest
+
+test-spark42: java ## run the Spark and conformance tests on Spark 4.2
+	@test -x $(SPARK42)/bin/python || $(PYTHON) -m venv $(SPARK42)
+	@grep -v '^pyspark==' constraints.txt > $(SPARK42)/constraints.txt && echo 'pyspark==4.2.1' >> $(SPARK42)/constraints.txt
+	@test -e $(SPARK42)/.ready || $(SPARK42)/bin/python -m pip install --quiet --editable '.[dev]' --constraint $(SPARK42)/constraints.txt
+	@touch $(SPARK42)/.ready
+	$(SPARK42)/bin/python -m pytest tests/spark tests/conformance
+
+check: $(VENV)/.ready ## lint, formatting, types, and generated documentation up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python docs/generate.py --check
+
+format: $(VENV)/.ready ## format the code and mend what lint can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.ready ## write the generated tables into the documentation
+	$(BIN)/python docs/generate.py
+
+bench: java ## measure, and write the results under bench/results
+	cd bench && ../$(BIN)/python run.py
+
+clean: ## remove what the tasks made
+	rm -rf $(VENV) $(SPARK42) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist spark-warehouse

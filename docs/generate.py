@@ -1,0 +1,70 @@
+"""Writes what documentation derives from declarations, between markers: option tables and the table of guarantees.
+
+`python docs/generate.py` writes, `--check` only says whether anything would change.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from penstock.connectors import FORMATS, connector
+from penstock.options import table
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def option_table(name: str) -> str:
+    """The options of a format in Markdown."""
+    rows = [f"| `{option}` | {f'`{default}`' if default else ''} | {doc} |" for option, default, doc in _options(name)]
+    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
+
+
+def _options(name: str) -> list[tuple[str, str, str]]:
+    return [(o, d, doc.replace("|", "\\|")) for o, d, doc in table(connector(name).options_type)]
+
+
+def guarantee_table() -> str:
+    """What each connector can do, from its class."""
+    rows = []
+    for name in FORMATS:
+        c = connector(name)
+        marks = (c.can_read, c.can_write, c.can_read and c.replayable, c.can_write and c.exactly_once)
+        rows.append(f"| [`{name}`](docs/connectors/{name}.md) | {' | '.join('yes' if m else 'no' for m in marks)} |")
+    return "\n".join(["| format | read | write | replayable | exactly once |", "|---|---|---|---|---|", *rows])
+
+
+def pages() -> dict[Path, dict[str, str]]:
+    """Which page has which generated part."""
+    found: dict[Path, dict[str, str]] = {ROOT / "README.md": {"guarantees": guarantee_table()}}
+    for name in FORMATS:
+        found[ROOT / "docs" / "connectors" / f"{name}.md"] = {"options": option_table(name)}
+    return found
+
+
+def fill(page: str, parts: dict[str, str]) -> str:
+    """`page` with each part between its markers."""
+    for name, text in parts.items():
+        begin, end = f"<!-- generated: {name} -->", "<!-- end -->"
+        pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
+        if not pattern.search(page):
+            raise ValueError(f"the page has no place '{begin} ... {end}'")
+        page = pattern.sub(lambda _, body=f"{begin}\n{text}\n{end}": body, page)
+    return page
+
+
+def main(check: bool) -> int:
+    """Write or check every page; how many differ."""
+    stale = 0
+    for path, parts in pages().items():
+        old = path.read_text()
+        new = fill(old, parts)
+        if new != old:
+            stale += 1
+            print(f"{path.relative_to(ROOT)} {'is not up to date: run make docs' if check else 'written'}")
+            if not check:
+                path.write_text(new)
+    return stale if check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))

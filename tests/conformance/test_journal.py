@@ -1,0 +1,14 @@
+from pathlib import Path
+
+import pytest
+
+from conformance.suite import Conformance
+from journal import Journal, JournalLog
+
+
+class TestJournal(Conformance):
+    connector = Journal
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> JournalLog:
+        return JournalLog(tmp_path / "log")
