@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -119,17 +118,16 @@ class _Reading:
     def __init__(self, connector: type[Connector], options: Any, schema: StructType):
         self.connector, self.options = connector, options
         self.wanted = _chosen(schema, connector.columns(options), connector.format)
+        self._planner: Planner | None = None
 
-    @cached_property
-    def source(self) -> Source:
-        return self.connector.open_source(self.options)
-
-    @cached_property
+    @property
     def planner(self) -> Planner:
-        return Planner(self.source, self.options, self.default_start)
+        if self._planner is None:
+            self._planner = Planner(self.connector.open_source(self.options), self.options, self.default_start)
+        return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("source", "planner")}
+        return self.__dict__ | {"_planner": None}
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a partition. Spark hands None to a batch read that has none."""
@@ -176,12 +174,12 @@ class StreamReader(_Reading, spark.DataSourceStreamReader, SupportsTriggerAvaila
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has the rows before `end` for good."""
-        self.source.commit(decode(end))
+        self.planner.source.commit(decode(end))
 
     def stop(self) -> None:
         """Close what was opened. Spark seldom calls this: it ends the process instead."""
-        if "source" in self.__dict__:
-            self.source.close()
+        if self._planner is not None:
+            self._planner.source.close()
 
 
 class BatchReader(_Reading, spark.DataSourceReader):
@@ -212,9 +210,9 @@ class BatchReader(_Reading, spark.DataSourceReader):
                     high = min(high, max(values) + (test != "<"))
             elif column == "timestamp" and test != "in":
                 if test in ("=", ">", ">="):
-                    low = max(low, self.source.find(shard, _micros(value) - CLOCK_SLACK))
+                    low = max(low, self.planner.source.find(shard, _micros(value) - CLOCK_SLACK))
                 if test in ("=", "<", "<="):
-                    high = min(high, self.source.find(shard, _micros(value) + CLOCK_SLACK))
+                    high = min(high, self.planner.source.find(shard, _micros(value) + CLOCK_SLACK))
         return low, high
 
 

@@ -290,3 +290,23 @@ def test_expiry_of_what_was_already_read_is_not_loss(admin: Admin, nats: NatsSer
         admin.purge(hundred)
         admin.numbers(hundred, 10, start=100)
         assert numbers(pa.concat_tables(query.run())) == list(range(100, 110))
+
+
+@pytest.mark.parametrize("engine", ["auto", "direct"])
+def test_a_mirror_that_keeps_less_does_not_hide_messages_of_its_origin(
+    admin: Admin, nats: NatsServer, hundred: str, engine: str
+) -> None:
+    """A mirror of a stream that allows DIRECT.GET answers for it, by itself, also where it has other limits."""
+    mirror = f"{hundred}M"
+    body = {"name": mirror, "mirror": {"name": hundred}, "allow_direct": True, "max_msgs": 10}
+    admin.calls.call(f"STREAM.CREATE.{mirror}", body)
+    until(lambda: admin.calls.stream(mirror).last == 100)
+    assert admin.calls.call(f"STREAM.INFO.{mirror}")["config"]["mirror_direct"], "it inherits that"
+    until(
+        lambda: admin.connection.request(f"$JS.API.DIRECT.GET.{hundred}", b'{"seq":1}').headers.startswith(
+            b"NATS/1.0 404"
+        )
+    )
+    with opened(nats.url, stream=hundred, readEngine=engine) as source:
+        for _ in range(12):
+            assert numbers(table(source, whole(source, hundred))) == list(range(100))

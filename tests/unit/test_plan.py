@@ -180,9 +180,7 @@ def test_starting_offsets_of_an_unknown_name_are_refused_with_the_known_ones() -
 
 def test_starting_offsets_beyond_the_head_are_refused_with_the_head() -> None:
     source = FakeSource({"s": Shard(10)})
-    with pytest.raises(
-        OptionError, match=r"^startingOffsets puts 's' at 11, but its next record will be 10\.$"
-    ):
+    with pytest.raises(OptionError, match=r"^startingOffsets puts 's' at 11, but its next record will be 10\.$"):
         planner(source, startingOffsets='{"s": 11}').initial()
     assert planner(source, startingOffsets='{"s": 10}').initial()["next"] == {"s": 10}
 
@@ -626,7 +624,8 @@ def test_a_loss_that_was_allowed_is_logged_once_and_the_rest_is_read(caplog: pyt
         source.shards["s"].next = 200
         end = step(plan, source, start)
     assert [r.getMessage() for r in caplog.records] == [
-        "failOnDataLoss=false, going on: stream 's' starts at 40, but the query is at 10: 30 messages were deleted unread"
+        "failOnDataLoss=false, going on: stream 's' starts at 40, but the query is at 10: "
+        "30 messages were deleted unread"
     ]
     assert rows_of(source, plan.tasks(start, end)) == [("s", at) for at in range(40, 200)]
 

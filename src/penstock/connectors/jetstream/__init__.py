@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.connectors.jetstream.options import JetStreamOptions
+from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.connectors.nats.subjects import intersect, prefix_filter, problem
 from penstock.contract import Predicate, Source
 from penstock.record import columns
@@ -30,8 +31,6 @@ class JetStream(Connector):
     @classmethod
     def open_source(cls, options: JetStreamOptions) -> Source:
         """A source that connects at its first question."""
-        from penstock.connectors.jetstream.source import JetStreamSource
-
         return JetStreamSource(options, cls.columns(options))
 
     @classmethod

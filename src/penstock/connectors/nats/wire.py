@@ -24,7 +24,6 @@ Bytes = npt.NDArray[np.uint8]
 
 LARGE = 2048
 _POW = 10 ** np.arange(9, dtype=np.int64)
-_UNCHECKED = pc.TakeOptions(boundscheck=False)
 _INDICES: dict[tuple[int, int], pa.Array] = {}
 _CR, _LF, _SPACE, _TAB, _COLON = 13, 10, 32, 9, 58
 
@@ -237,7 +236,8 @@ def interleaved(data: pa.Buffer, *bounds: Ints) -> list[pa.Array]:
         edges[k : rows * width : width] = bound
     edges[-1] = bounds[-1][-1]
     pieces = pa.Array.from_buffers(pa.binary(), rows * width, [None, pa.py_buffer(edges), data])
-    return [pc.call_function("take", [pieces, _every(width, k, rows)], _UNCHECKED) for k in range(0, width, 2)]
+    unchecked = pc.TakeOptions(boundscheck=False)
+    return [pc.call_function("take", [pieces, _every(width, k, rows)], unchecked) for k in range(0, width, 2)]
 
 
 def _every(width: int, phase: int, rows: int) -> pa.Array:

@@ -1,0 +1,113 @@
+"""A bad network between a client and a server: cuts, stalls, delays and refuses, to the byte."""
+
+import contextlib
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Passes bytes on to 127.0.0.1:`port`.
+
+    `plan` says what befalls connections, in turn: ("cut", n) ends all of them after n more bytes from the
+    server, ("stall", n) lets the one that is at n more bytes hang for ever. Later connections are well again,
+    until the next step of the plan.
+    """
+
+    def __init__(self, port: int, plan: list[tuple[str, int]] | None = None, delay: float = 0.0):
+        self.target, self.plan, self.delay = port, list(plan or []), delay
+        self.connections = 0
+        self.passed = 0  # bytes from the server, since the last step of the plan
+        self._lock = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept, self._listener)
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def cut(self) -> None:
+        """End all connections now."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for end in pair:
+                _end(end)
+
+    def refuse(self) -> None:
+        """End all connections, and let nobody in again."""
+        _end(self._listener)
+        self.cut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.refuse()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+    def _start(self, what: object, *arguments: object) -> None:
+        thread = threading.Thread(target=what, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                self.connections += 1
+                try:
+                    upstream = socket.create_connection(("127.0.0.1", self.target), timeout=5)
+                except OSError:
+                    _end(client)
+                    continue
+                upstream.settimeout(None)
+                with self._lock:
+                    self._pairs.append((client, upstream))
+                self._start(self._up, client, upstream)
+                self._start(self._down, upstream, client)
+
+    def _up(self, client: socket.socket, upstream: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                upstream.sendall(data)
+        _end(upstream)
+
+    def _down(self, upstream: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := upstream.recv(65536):
+                if self.delay:
+                    time.sleep(self.delay)
+                step, data = self._befalls(data)
+                client.sendall(data)
+                if step == "cut":
+                    self.cut()
+                if step == "stall":
+                    while upstream.recv(65536):
+                        pass
+                    return
+        _end(client)
+
+    def _befalls(self, data: bytes) -> tuple[str, bytes]:
+        """What happens within `data`, and how much of it passes before."""
+        with self._lock:
+            if not self.plan or self.passed + len(data) < self.plan[0][1]:
+                self.passed += len(data)
+                return "", data
+            step, at = self.plan.pop(0)
+            data = data[: max(0, at - self.passed)]
+            self.passed = 0
+            return step, data
+
+
+def _end(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

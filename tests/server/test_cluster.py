@@ -1,0 +1,255 @@
+"""Three servers: a leader that steps down, a server that dies, and a replica that has not heard the latest."""
+
+import contextlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from jetstream_tools import Query, opened, sequences, table, until, whole
+
+from harness import Admin
+from penstock.connectors.jetstream import engines
+from penstock.connectors.jetstream.calls import Calls, Stored
+from penstock.connectors.nats.client import Disconnected
+from penstock.embedded import NatsServer, free_port
+from penstock.errors import ConnectError, PenstockError
+from penstock.offsets import Range
+
+ENGINES = ("consumer", "direct")
+COUNT = 3000
+FILLER = random.Random(6).randbytes(200)
+
+
+class Cluster:
+    """Three servers that know each other."""
+
+    def __init__(self, folder: Any):
+        ports = [free_port() for _ in range(3)]
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+        self.servers = [
+            NatsServer(
+                folder / f"n{k}",
+                config=f"""
+                jetstream {{ store_dir: "{folder / f"n{k}" / "data"}" }}
+                cluster {{ name: C, listen: "127.0.0.1:{port}", routes: [ {routes} ] }}""",
+            )
+            for k, port in enumerate(ports)
+        ]
+
+    @property
+    def url(self) -> str:
+        return ",".join(server.url for server in self.servers)
+
+    def named(self, name: str) -> NatsServer:
+        return next(server for server in self.servers if f"s{server.port}" == name)
+
+    def first(self, server: NatsServer) -> str:
+        """The addresses, this server's first: a reader connects to it."""
+        return ",".join([server.url, *(other.url for other in self.servers if other is not server)])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three servers with the stream S of 3,000 messages, on all three."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    with contextlib.ExitStack() as stack:
+        for server in made.servers:
+            stack.enter_context(server)
+        until(lambda: asked(made, lambda admin: admin.create("S", num_replicas=3)), 30)
+        with contextlib.closing(Admin(made.url)) as admin:
+            admin.publish(("S.n", b"%d " % i + FILLER) for i in range(COUNT))
+        yield made
+
+
+def asked(cluster: Cluster, what: Any) -> Any:
+    """The answer of whichever server can be reached; None where there is none yet."""
+    try:
+        with contextlib.closing(Admin(cluster.url, requestTimeout="2s", connectTimeout="1s")) as admin:
+            return what(admin) or True
+    except PenstockError:
+        return None
+
+
+def leader(cluster: Cluster) -> str | None:
+    answer = asked(cluster, lambda admin: admin.calls.call("STREAM.INFO.S")["cluster"])
+    return answer.get("leader") if isinstance(answer, dict) else None
+
+
+@pytest.fixture
+def healthy(cluster: Cluster) -> Cluster:
+    """The cluster, when every server is up, has a leader and all messages."""
+
+    def is_healthy() -> bool:
+        answer = asked(cluster, lambda admin: admin.calls.call("STREAM.INFO.S")["cluster"])
+        if not isinstance(answer, dict) or not answer.get("leader"):
+            return False
+        replicas = answer.get("replicas", [])
+        return len(replicas) == 2 and all(r["current"] and not r.get("offline") for r in replicas)
+
+    until(is_healthy, 30)
+    return cluster
+
+
+@pytest.fixture
+def many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "PULL", 100)
+    monkeypatch.setattr(engines, "DIRECT", 100)
+
+
+def ids(rows: Any) -> list[int]:
+    return [int(value.partition(b" ")[0]) for value in rows["value"].to_pylist()]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.usefixtures("many_requests")
+def test_a_leader_that_steps_down_in_the_middle_of_a_range_costs_no_row(healthy: Cluster, engine: str) -> None:
+    with opened(healthy.url, stream="S", readEngine=engine, requestTimeout="2s") as source:
+        reading = source.read(whole(source, "S"))
+        read = ids(next(reading))
+        for _ in range(2):
+            before = leader(healthy)
+            assert asked(healthy, lambda admin: admin.calls.call("STREAM.LEADER.STEPDOWN.S"))
+            until(lambda before=before: leader(healthy) not in (None, before))
+            read += ids(next(reading))
+        for rows in reading:
+            read += ids(rows)
+    assert read == list(range(COUNT))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("victim", ["connected", "leader"])
+@pytest.mark.usefixtures("many_requests")
+def test_a_server_that_dies_in_the_middle_of_a_range_costs_no_row(healthy: Cluster, victim: str, engine: str) -> None:
+    head = healthy.named(leader(healthy) or "")
+    first = head if victim == "connected" else next(s for s in healthy.servers if s is not head)
+    dies = first if victim == "connected" else head
+    options = {"readEngine": engine, "requestTimeout": "2s", "connectTimeout": "1s"}
+    with opened(healthy.first(first), stream="S", **options) as source:
+        reading = source.read(whole(source, "S"))
+        read = ids(next(reading))
+        assert source._open().connection.info["server_name"] == f"s{first.port}"
+        dies.kill()
+        try:
+            for rows in reading:
+                read += ids(rows)
+        finally:
+            dies.start()
+    assert read == list(range(COUNT))
+
+
+def test_a_query_goes_on_over_another_server(healthy: Cluster, stream: str) -> None:
+    with contextlib.closing(Admin(healthy.url)) as admin:
+        admin.create(stream, num_replicas=3)
+        admin.numbers(stream, 100)
+    victim = healthy.servers[0]
+    options = {"requestTimeout": "2s", "connectTimeout": "1s"}
+    with opened(healthy.first(victim), stream=stream, **options) as source:
+        query = Query(source)
+        assert sum(rows.num_rows for rows in query.run()) == 100
+        victim.kill()
+        try:
+            until(lambda: asked(healthy, lambda admin: admin.numbers(stream, 50, start=100)), 20)
+            read = [number for rows in until(query.run) for number in sequences(rows)]
+        finally:
+            victim.start()
+    assert read == sorted(set(read))
+    assert read[0] == 101
+    assert len(read) >= 50
+
+
+# --- a replica that lags: its word is not the last one ---
+
+
+class Lagging:
+    """A connection whose DIRECT.GET is answered by a replica that has nothing from a sequence on, a few times."""
+
+    def __init__(self, real: Any, first_missing: int, times: int):
+        self.real, self.first_missing, self.times = real, first_missing, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def publish(self, subject: str, body: bytes = b"", reply: str = "") -> None:
+        if ".DIRECT.GET." in subject and self.times:
+            asked = json.loads(body)
+            there = self.first_missing - asked["seq"]
+            if there <= asked["batch"]:
+                self.times -= 1
+                # Past its own end the server answers 404, before it no more than is there.
+                asked |= {"batch": there} if there > 0 else {"seq": 10**15}
+                body = json.dumps(asked).encode()
+        self.real.publish(subject, body, reply)
+
+
+@pytest.fixture
+def lagging(admin: Admin, nats: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a source on a stream of 100 messages, whose replica lacks those from `first_missing` on, `times` times."""
+    admin.create(stream)
+    admin.numbers(stream, 100)
+    monkeypatch.setattr("penstock.connectors.jetstream.source._pause", lambda attempt: None)
+    with contextlib.ExitStack() as stack:
+
+        def make(first_missing: int, times: int, **options: Any) -> tuple[Any, Range]:
+            source = stack.enter_context(opened(nats.url, stream=stream, readEngine="direct", **options))
+            span = whole(source, stream)
+            left = [times]
+
+            def open_lagging() -> Calls:
+                if source._calls is None:
+                    calls = type(source)._open(source)
+                    calls.connection = Lagging(calls.connection, first_missing, left[0])  # type: ignore[assignment]
+                    left[0] -= 1
+                return source._calls
+
+            source._drop()
+            monkeypatch.setattr(source, "_open", open_lagging)
+            return source, span
+
+        yield make
+
+
+@pytest.mark.parametrize("first_missing", [1, 2, 60, 100])
+def test_the_end_of_a_lagging_replica_is_not_the_end_of_the_range(lagging: Any, first_missing: int) -> None:
+    source, span = lagging(first_missing, 2)
+    assert sequences(table(source, span)) == list(range(1, 101))
+
+
+def test_a_replica_that_never_catches_up_is_an_error_and_not_a_short_range(lagging: Any) -> None:
+    source, span = lagging(60, 99)
+    reading = source.read(span)
+    read: list[int] = []
+    with pytest.raises(
+        ConnectError, match=r"stopped at 60 of \[1, 101\).*has message 60, but the replica that was asked"
+    ):
+        read.extend(number for rows in reading for number in rows["sequence"].to_pylist())
+    assert read == list(range(1, 60))
+
+
+def test_without_the_leaders_word_a_lagging_replica_would_cut_the_range_short(
+    lagging: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the tests above can fail."""
+    monkeypatch.setattr(engines, "_prove", lambda *_: None)
+    source, span = lagging(60, 2)
+    assert sequences(table(source, span)) == list(range(1, 60))
+
+
+class Leader:
+    """The calls of a range whose replica has nothing: `first` is what the leader has."""
+
+    prefix = "$JS.API"
+
+    def __init__(self, first: int | None):
+        self.first = first
+
+    def first_from(self, stream: str, sequence: int, filters: Sequence[str] = ()) -> Stored | None:
+        return None if self.first is None else Stored(max(self.first, sequence), 0)
+
+
+@pytest.mark.parametrize(("first", "ends"), [(None, True), (100, True), (250, True), (99, False), (10, False)])
+def test_a_range_ends_only_where_the_leader_has_nothing_more_of_it(first: int | None, ends: bool) -> None:
+    calls: Any = Leader(first)
+    with contextlib.nullcontext() if ends else pytest.raises(Disconnected, match=f"has message {first}, but the repl"):
+        engines._prove(calls, Range("S", 10, 100), ())

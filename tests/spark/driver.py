@@ -1,0 +1,33 @@
+"""A driver program of its own, so that tests can kill it: reads JetStream into a folder of parquet. Takes JSON."""
+
+import json
+import sys
+
+from penstock.session import local_session
+
+job = json.loads(sys.argv[1])
+if job.get("remote"):
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote(job["remote"]).getOrCreate()
+else:
+    spark = local_session("driver", job.get("master", "local[2]"), **job.get("conf", {}))
+if job.get("register"):
+    import penstock
+
+    penstock.register(spark)
+if job.get("batch"):
+    frame = spark.read.format("jetstream").options(**job["options"]).load()
+    print(json.dumps({"rows": frame.count()}), flush=True)
+query = (
+    spark.readStream.format("jetstream")
+    .options(**job["options"])
+    .load()
+    .writeStream.format("parquet")
+    .option("path", job["out"])
+    .option("checkpointLocation", job["checkpoint"])
+)
+if job.get("available_now", True):
+    query = query.trigger(availableNow=True)
+query.start().awaitTermination()
+spark.stop()

@@ -1,0 +1,125 @@
+"""Run driver.py beside the test, watch its checkpoint, and kill what should be killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+class Job:
+    """What a driver is told, and where its rows go."""
+
+    def __init__(self, folder: Path, options: dict[str, Any], **more: Any):
+        self.out, self.checkpoint, self.log = folder / "rows", folder / "checkpoint", folder / "driver.log"
+        self.told = {
+            "options": options | {"requestTimeout": "5s"},
+            "out": str(self.out),
+            "checkpoint": str(self.checkpoint),
+            "conf": {"spark.log.level": "ERROR", **more.pop("conf", {})},
+            **more,
+        }
+
+    @contextmanager
+    def running(self, **env: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """The driver in a process group of its own; whatever is left of it ends with the block."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(DRIVER), json.dumps(self.told)],
+                stdout=log, stderr=log, start_new_session=True, env=os.environ | env,
+            )  # fmt: skip
+        try:
+            yield process
+        finally:
+            for pid in [*descendants(process.pid), process.pid]:
+                kill(pid)
+            process.wait()
+
+    def run(self, **env: str) -> None:
+        """To its end, which must be a good one."""
+        with self.running(**env) as process:
+            code = process.wait(180)
+        assert code == 0, self.log.read_text()[-3000:]
+
+    def values(self) -> list[int]:
+        """Every row the sink has, by its metadata log: what a failed attempt left behind does not count."""
+        files = []
+        for entry in sorted((self.out / "_spark_metadata").iterdir()):
+            if entry.name.isdigit() or entry.name.endswith(".compact"):
+                lines = entry.read_text().splitlines()[1:]
+                files += [json.loads(line)["path"].removeprefix("file://") for line in lines]
+        files = sorted(set(files))
+        return [int(v) for v in ds.dataset(files).to_table(["value"])["value"].to_pylist()] if files else []
+
+    def batch_open(self, number: int) -> bool:
+        """Whether a batch is planned and not yet finished."""
+        return (self.checkpoint / "offsets" / str(number)).exists() and not (
+            self.checkpoint / "commits" / str(number)
+        ).exists()
+
+    def batch_done(self, number: int) -> bool:
+        return (self.checkpoint / "commits" / str(number)).exists()
+
+
+def wait(condition: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None, seconds: float = 120) -> Any:
+    """Poll until something holds; not longer than the process lives."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        assert process is None or process.poll() is None, "the driver ended before"
+        time.sleep(0.005)
+    raise AssertionError("it did not happen in time")
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, grandchildren and so on."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, queue = [], [pid]
+    while queue:
+        children = parents.get(queue.pop(), [])
+        found += children
+        queue += children
+    return found
+
+
+def command(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def jvm(process: "subprocess.Popen[bytes]") -> int | None:
+    return next((p for p in descendants(process.pid) if "SparkSubmit" in command(p) and "java" in command(p)), None)
+
+
+def task_workers(process: "subprocess.Popen[bytes]") -> list[int]:
+    """Python processes that run tasks: forked by the daemon, not the daemon itself."""
+    daemons = [
+        p for p in descendants(process.pid) if "pyspark.daemon" in command(p) and "pyspark.sql" not in command(p)
+    ]
+    return [child for daemon in daemons for child in descendants(daemon)]

@@ -1,0 +1,452 @@
+import pickle
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from penstock.connectors.jetstream.options import JetStreamOptions
+from penstock.connectors.nats.client import Address, address
+from penstock.errors import OptionError
+from penstock.options import Options, alias, option, secrets, table
+
+NAMES = [
+    "servers", "stream", "streamPattern", "discoveryInterval", "subjects", "startingOffsets", "startingTimestamp",
+    "endingOffsets", "endingTimestamp", "maxRecords", "maxRecordsPerTrigger", "maxBytesPerTrigger",
+    "minRecordsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
+    "includeHeaders", "progressConsumer", "readEngine", "user", "password", "token", "nkeySeed", "credentials",
+    "userFile", "passwordFile", "tokenFile", "nkeySeedFile", "credentialsFile", "tls", "tlsCa", "tlsCert", "tlsKey",
+    "tlsHandshakeFirst", "domain", "apiPrefix", "inboxPrefix", "connectTimeout", "requestTimeout", "connectionName",
+]  # fmt: skip
+
+
+def parse(**given_options: Any) -> JetStreamOptions:
+    return JetStreamOptions.parse("jetstream", {"stream": "ORDERS", **given_options})
+
+
+def refusal(**given_options: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        parse(**given_options)
+    return str(caught.value)
+
+
+# Names
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    assert refusal(startingOfsets="earliest") == (
+        "unknown option 'startingOfsets' for jetstream. Did you mean 'startingOffsets'?"
+    )
+
+
+def test_the_nearest_name_is_found_whatever_the_case() -> None:
+    # Spark lower-cases keys on some of their ways.
+    assert refusal(STARTINGOFSETS="earliest") == (
+        "unknown option 'STARTINGOFSETS' for jetstream. Did you mean 'startingOffsets'?"
+    )
+
+
+def test_an_option_like_no_other_is_refused_with_all_names() -> None:
+    message = refusal(xyzzy="1")
+    assert message.startswith("unknown option 'xyzzy' for jetstream. It takes: apiPrefix, connectTimeout, ")
+    assert message.endswith(".")
+    assert all(f"{name}" in message for name in NAMES)
+
+
+def test_keys_are_matched_whatever_their_case() -> None:
+    options = JetStreamOptions.parse(
+        "jetstream", {"STREAM": "A", "maxrecordspertrigger": "5", "FailOnDataLoss": "false"}
+    )
+    assert (options.stream, options.max_records_per_trigger, options.fail_on_data_loss) == (("A",), 5, False)
+
+
+def test_what_spark_adds_is_ignored_and_nothing_else() -> None:
+    given_options = {"stream": "A", "checkpointlocation": "/tmp/x"}
+    assert JetStreamOptions.parse("jetstream", given_options, ignore=["checkpointLocation"]).stream == ("A",)
+    with pytest.raises(OptionError, match="unknown option 'checkpointlocation'"):
+        JetStreamOptions.parse("jetstream", given_options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_promised_option_exists(name: str) -> None:
+    assert name in {alias(field) for field in JetStreamOptions.model_fields}
+
+
+def test_every_option_has_its_documentation() -> None:
+    rows = table(JetStreamOptions)
+    assert [name for name, _, _ in rows] == [alias(field) for field in JetStreamOptions.model_fields]
+    assert [name for name, _, doc in rows if len(doc.strip()) < 5 or not doc.rstrip("`.").strip()] == []
+    assert len(rows) >= len(NAMES)
+
+
+def test_the_table_shows_defaults_as_they_would_be_written() -> None:
+    defaults = {name: default for name, default, _ in table(JetStreamOptions)}
+    assert defaults["maxTriggerDelay"] == "15m"
+    assert defaults["discoveryInterval"] == "10s"
+    assert defaults["servers"] == "nats://127.0.0.1:4222"
+    assert defaults["failOnDataLoss"] == "true"
+    assert defaults["tls"] == "false"
+    assert defaults["maxRecordsPerPartition"] == "100000"
+    assert defaults["password"] == ""
+    assert defaults["subjects"] == ""
+    # What the table says must be what the option takes.
+    shown = {name: default for name, default in defaults.items() if default}
+    parsed = JetStreamOptions.parse("jetstream", {"stream": "S", **shown})
+    assert all(
+        getattr(parsed, field) == info.default
+        for field, info in JetStreamOptions.model_fields.items()
+        if alias(field) in shown
+    )
+
+
+class Sample(Options):
+    topic: str = option(doc="What to read.", example="orders")
+    limit: int = option(7, doc="How much.")
+
+
+def test_a_required_option_is_missed_with_its_meaning() -> None:
+    with pytest.raises(OptionError, match=r"^sample needs the option 'topic': What to read\.$"):
+        Sample.parse("sample", {"limit": "3"})
+    assert table(Sample) == [("topic", "required", "What to read. Example: `orders`."), ("limit", "7", "How much.")]
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("10s", 10), ("1.5s", 1.5), ("15m", 900), ("2h", 7200), ("1d", 86400), (" 3 s ", 3)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse(requestTimeout=text).request_timeout == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "10 parsecs", "-5s", "1e3s", "5S"])
+def test_no_durations(text: str) -> None:
+    assert refusal(requestTimeout=text) == (
+        f"option 'requestTimeout' must be a duration such as 500ms, 10s or 15m, but is '{text}'"
+    )
+
+
+def test_a_duration_of_nothing_is_refused() -> None:
+    assert refusal(requestTimeout="0s") == "option 'requestTimeout' must be greater than 0, but is '0s'"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("65536", 65536), ("1b", 1), ("512kb", 512 << 10), ("512K", 512 << 10), ("64mb", 64 << 20), ("64 MB", 64 << 20),
+     ("2g", 2 << 30), ("2GB", 2 << 30)],
+)  # fmt: skip
+def test_sizes(text: str, size: int) -> None:
+    assert parse(maxBytesPerTrigger=text).max_bytes_per_trigger == size
+
+
+@pytest.mark.parametrize("text", ["", "mb", "1.5mb", "-1", "5tb", "5 m b"])
+def test_no_sizes(text: str) -> None:
+    assert refusal(maxBytesPerTrigger=text) == (
+        f"option 'maxBytesPerTrigger' must be a size such as 65536, 512kb or 64mb, but is '{text}'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("0", 0),
+        ("1763208000123", 1_763_208_000_123_000),
+        ("2025-11-15T12:00:00Z", 1_763_208_000_000_000),
+        ("2025-11-15T12:00:00.123456Z", 1_763_208_000_123_456),
+        ("2025-11-15T13:00:00+01:00", 1_763_208_000_000_000),
+        ("2025-11-15 12:00:00+00:00", 1_763_208_000_000_000),
+    ],
+)
+def test_timestamps(text: str, micros: int) -> None:
+    assert parse(startingTimestamp=text).starting_timestamp == micros
+    assert parse(endingTimestamp=text).ending_timestamp == micros
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "2026-13-01T00:00:00Z", "12.5", "-5"])
+def test_no_timestamps(text: str) -> None:
+    assert refusal(startingTimestamp=text) == (
+        "option 'startingTimestamp' must be milliseconds since 1970 or a time such as 2026-11-15T12:00:00Z, "
+        f"but is '{text}'"
+    )
+
+
+@pytest.mark.parametrize("text", ["2026-11-15T12:00:00", "2026-11-15"])
+def test_a_timestamp_says_its_time_zone(text: str) -> None:
+    assert refusal(startingTimestamp=text) == (
+        f"option 'startingTimestamp' must say its time zone, such as 2026-11-15T12:00:00Z, but is '{text}'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("A", ("A",)), ("A,B", ("A", "B")), (" A , B ,", ("A", "B")), (",,A,,", ("A",))],
+)
+def test_comma_lists(text: str, parts: tuple[str, ...]) -> None:
+    assert parse(stream=text).stream == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("false", False), ("TRUE", True), ("False", False), ("1", True), ("0", False)],
+)
+def test_booleans(text: str, value: bool) -> None:
+    assert parse(failOnDataLoss=text).fail_on_data_loss is value
+
+
+def test_no_booleans() -> None:
+    assert refusal(failOnDataLoss="maybe") == "option 'failOnDataLoss' must be a valid boolean, but is 'maybe'"
+
+
+@pytest.mark.parametrize("text", ["ten", "", "1.5", "1e6", "0x10"])
+def test_no_whole_numbers(text: str) -> None:
+    assert refusal(maxRecords=text) == f"option 'maxRecords' must be a whole number, but is '{text}'"
+
+
+@pytest.mark.parametrize("text", ["0", "-5"])
+def test_counts_are_positive(text: str) -> None:
+    assert refusal(maxRecords=text) == f"option 'maxRecords' must be greater than 0, but is '{text}'"
+
+
+@given(st.integers(1, 10**15))
+def test_whole_numbers(number: int) -> None:
+    assert parse(maxRecords=str(number)).max_records == number
+
+
+def test_positions_are_words_or_json() -> None:
+    assert parse(startingOffsets=" Earliest ").starting_offsets == "earliest"
+    assert parse(startingOffsets="latest").starting_offsets == "latest"
+    assert parse(startingOffsets=' {"ORDERS": 17, "B": 0}').starting_offsets == {"ORDERS": 17, "B": 0}
+    assert parse(endingOffsets="latest").ending_offsets == "latest"
+    assert parse(endingOffsets='{"ORDERS": 17}').ending_offsets == {"ORDERS": 17}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"ORDERS": -1}', '{"ORDERS": 1.5}', '{"ORDERS": "1"}', '{"ORDERS": true}', '{"ORDERS']
+)
+def test_no_positions(text: str) -> None:
+    assert refusal(startingOffsets=text) == (
+        "option 'startingOffsets' must be JSON from names to whole numbers, such as "
+        f'{{"ORDERS": 17}}, but is {text!r}'
+    )
+
+
+def test_no_words_for_positions() -> None:
+    assert refusal(startingOffsets="newest") == (
+        "jetstream: startingOffsets must be earliest, latest or JSON, but is 'newest'"
+    )
+    assert refusal(endingOffsets="earliest") == "jetstream: endingOffsets must be latest or JSON, but is 'earliest'"
+
+
+def test_one_of_a_few_words() -> None:
+    assert refusal(readEngine="fast") == "option 'readEngine' must be 'auto', 'consumer' or 'direct', but is 'fast'"
+
+
+# What belongs together
+
+
+def test_something_must_be_read() -> None:
+    with pytest.raises(
+        OptionError, match=r"^jetstream: set 'stream', 'streamPattern' or 'subjects' to say what to read$"
+    ):
+        JetStreamOptions.parse("jetstream", {})
+    for one in ({"stream": "A"}, {"streamPattern": "A.*"}, {"subjects": "a.>"}):
+        assert JetStreamOptions.parse("jetstream", one).model_fields_set
+
+
+def test_a_stream_and_a_pattern_are_one_too_many() -> None:
+    assert refusal(streamPattern="O.*") == "jetstream: set 'stream' or 'streamPattern', not both"
+
+
+def test_a_pattern_is_a_regular_expression() -> None:
+    with pytest.raises(OptionError, match=r"^option 'streamPattern' is no regular expression \(.*\), but is 'A\('$"):
+        JetStreamOptions.parse("jetstream", {"streamPattern": "A("})
+
+
+def test_overlapping_subjects_are_refused_by_name() -> None:
+    assert refusal(subjects="foo.*,bar.>,foo.bar") == (
+        "option 'subjects' has 'foo.*' and 'foo.bar', which overlap: messages would be read twice, "
+        "but is 'foo.*,bar.>,foo.bar'"
+    )
+    assert parse(subjects="foo.*,foo.bar.baz").subjects == ("foo.*", "foo.bar.baz")
+
+
+@pytest.mark.parametrize(("subject", "why"), [("a..b", "has an empty token"), ("a.>.b", "has '>' before its end")])
+def test_illegal_subjects_are_refused_with_the_reason(subject: str, why: str) -> None:
+    assert refusal(subjects=f"ok.>,{subject}").startswith(f"option 'subjects' has '{subject}', which {why}")
+
+
+@pytest.mark.parametrize("name", ["A.B", "A B", "A*", ">", "A/B", "A\\B"])
+def test_illegal_stream_names_are_refused(name: str) -> None:
+    assert refusal(stream=f"OK,{name}").startswith(
+        f"option 'stream' has '{name}', but a stream's name has no space, dot, slash, * or >"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", ">"])
+def test_illegal_consumer_names_are_refused(name: str) -> None:
+    assert refusal(progressConsumer=name) == (
+        f"option 'progressConsumer' must be a consumer's name, without space, dot, slash, * or >, but is '{name}'"
+    )
+
+
+def test_a_domain_and_a_prefix_are_one_too_many() -> None:
+    assert refusal(domain="hub", apiPrefix="JS.hub") == "jetstream: set 'domain' or 'apiPrefix', not both"
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nats://a:4223", Address("a", 4223, False)),
+        ("nats://a", Address("a", 4222, False)),
+        ("a", Address("a", 4222, False)),
+        ("a:1", Address("a", 1, False)),
+        ("tls://a.example.org:4443/", Address("a.example.org", 4443, True)),
+        ("nats://127.0.0.1:4222", Address("127.0.0.1", 4222, False)),
+        ("nats://[::1]:4223", Address("::1", 4223, False)),
+        ("nats://[::1]", Address("::1", 4222, False)),
+    ],
+)
+def test_addresses(text: str, expected: Address) -> None:
+    assert parse(servers=text).servers == (text,)
+    assert address(text) == expected
+
+
+@pytest.mark.parametrize("text", ["http://a:80", "nats://a:port", "nats://a:1:2", "a b", "nats://"])
+def test_no_addresses(text: str) -> None:
+    assert refusal(servers=f"nats://ok,{text}") == (
+        f"jetstream: 'servers' has '{text}', which is no address such as nats://host:4222"
+    )
+
+
+def test_there_must_be_a_server() -> None:
+    assert refusal(servers=" , ") == "option 'servers' must name at least one server, but is ' , '"
+
+
+@pytest.mark.parametrize(
+    "text", ["nats://ann:hunter2@a:4222", "nats://hunter2@a:4222", "nats://ok,tls://ann:hunter2@b", "ann:hunter2@a"]
+)
+def test_a_user_in_an_address_is_refused_without_showing_it(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^option 'servers' must not hold a user") as caught:
+        parse(servers=text)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in repr(caught.value)
+
+
+# Secrets
+
+SECRETS = sorted(secrets(JetStreamOptions))
+SECRET = "S3cr3t-Sw0rdf1sh"
+
+
+def test_the_secrets_are_known() -> None:
+    assert SECRETS == ["credentials", "nkey_seed", "password", "token"]
+    declared = {n for n, f in JetStreamOptions.model_fields.items() if f.annotation == SecretStr | None}
+    assert set(SECRETS) == declared
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_is_never_shown(name: str) -> None:
+    options = parse(**{alias(name): SECRET})
+    again = pickle.loads(pickle.dumps(options))
+    shown = [
+        repr(options), str(options), f"{options}", f"{options!r}", f"{options.__dict__}", repr(again), str(again),
+        options.model_dump_json(), str(options.model_dump()), str(options.model_dump(mode="json")),
+        str(list(options.__rich_repr__())), repr([options]), str({"options": options}),
+        repr(options.narrowed(("a",))),
+    ]  # fmt: skip
+    assert [text for text in shown if SECRET in text] == []
+    assert options.secret(name) == again.secret(name) == SECRET, "hidden, but there"
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"maxRecords": "ten"},
+        {"startingOffsets": "newest"},
+        {"streamPattern": "A.*"},
+        {"startingOfsets": "1"},
+        {"readEngine": "x"},
+        {"requestTimeout": "1"},
+        {"servers": "http://x"},
+        {"domain": "a", "apiPrefix": "b"},
+    ],
+)
+def test_no_error_shows_a_secret(name: str, wrong: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(**{alias(name): SECRET}, **wrong)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert SECRET not in repr(caught.value)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_wrong_secret_is_refused_without_showing_it(name: str) -> None:
+    # From JSON a value may be of any type.
+    with pytest.raises(OptionError, match=f"^option '{alias(name)}' must be") as caught:
+        parse(**{alias(name): [SECRET]})
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_comes_from_one_place(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    message = refusal(**{alias(name): SECRET, alias(name + "_file"): str(file)})
+    assert message == f"jetstream: set '{alias(name)}' or '{alias(name + '_file')}', not both"
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_is_read_from_its_file_when_it_is_used(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    options = parse(**{alias(name + "_file"): str(file)})
+    file.write_text(f"{SECRET}\n")
+    assert options.secret(name) == SECRET
+    file.write_text("rotated\n")
+    assert options.secret(name) == "rotated"
+    assert SECRET not in repr(options)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_that_was_not_given_is_none(name: str) -> None:
+    assert parse().secret(name) is None
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_file_that_cannot_be_read_is_an_error_of_its_option(name: str, tmp_path: Path) -> None:
+    options = parse(**{alias(name + "_file"): str(tmp_path / "missing")})
+    with pytest.raises(OptionError) as caught:
+        options.secret(name)
+    assert str(caught.value).startswith(f"cannot read the file of option '{alias(name + '_file')}': ")
+    assert "missing" in str(caught.value)
+
+
+# Options as a whole
+
+
+def test_options_travel_between_processes() -> None:
+    options = parse(subjects="a.>,b.*", requestTimeout="3s", startingOffsets='{"ORDERS": 5}').narrowed(("a.b",))
+    again = pickle.loads(pickle.dumps(options))
+    assert again == options
+    assert again.is_narrowed
+    assert again.subjects == ("a.b",)
+
+
+def test_options_do_not_change() -> None:
+    options = parse()
+    with pytest.raises(ValueError, match="frozen"):
+        options.max_records = 5  # type: ignore[misc]
+    options.narrowed(("a.b",))
+    assert options.subjects == ()
+    assert not options.is_narrowed
+
+
+def test_options_show_what_was_set() -> None:
+    assert repr(parse(maxRecords="5", password=SECRET)) == "JetStreamOptions(maxRecords=5, stream=('ORDERS',))"
