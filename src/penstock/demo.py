@@ -57,7 +57,7 @@ def run(console: Console, records: int, master: str) -> None:
         raise ProtocolError("the demo did not read every order exactly once")
 
 
-def publish(url: str, records: int, progress: Callable[[int], None]) -> None:
+def publish(url: str, records: int, progress: Callable[[int], None] = lambda done: None) -> None:
     """Make the stream and fill it, a thousand orders to a write; the stream itself says how many it has."""
     options = JetStreamOptions.parse("jetstream", {"servers": url, "stream": STREAM})
     connection = Connection(options)

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -31,10 +32,17 @@ def binary() -> str:
 
 
 class NatsServer:
-    """A server that keeps its streams in `folder`; stopped and started again it has them still."""
+    """A server that keeps its streams in `folder`; stopped and started again it has them still.
 
-    def __init__(self, folder: Path, *, config: str = "", executable: str | None = None, port: int | None = None):
-        self.folder, self.config, self.executable = folder, config, executable or binary()
+    Without a folder they are kept in one that goes when the server object does.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, *, config: str = "", executable: str | None = None, port: int | None = None
+    ):
+        self._temporary = tempfile.TemporaryDirectory(prefix="penstock-nats-") if folder is None else None
+        self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
+        self.config, self.executable = config, executable or binary()
         self.port = port or free_port()
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -68,7 +68,7 @@ def asked(cluster: Cluster, what: Any) -> Any:
     try:
         with contextlib.closing(Admin(cluster.url, requestTimeout="2s", connectTimeout="1s")) as admin:
             return what(admin) or True
-    except PenstockError:
+    except (PenstockError, AssertionError):  # the latter from `publish`, where the stream has no leader
         return None
 
 
@@ -105,7 +105,7 @@ def ids(rows: Any) -> list[int]:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.usefixtures("many_requests")
 def test_a_leader_that_steps_down_in_the_middle_of_a_range_costs_no_row(healthy: Cluster, engine: str) -> None:
-    with opened(healthy.url, stream="S", readEngine=engine, requestTimeout="2s") as source:
+    with opened(healthy.url, stream="S", readEngine=engine, requestTimeout="3s") as source:
         reading = source.read(whole(source, "S"))
         read = ids(next(reading))
         for _ in range(2):
@@ -125,7 +125,7 @@ def test_a_server_that_dies_in_the_middle_of_a_range_costs_no_row(healthy: Clust
     head = healthy.named(leader(healthy) or "")
     first = head if victim == "connected" else next(s for s in healthy.servers if s is not head)
     dies = first if victim == "connected" else head
-    options = {"readEngine": engine, "requestTimeout": "2s", "connectTimeout": "1s"}
+    options = {"readEngine": engine, "requestTimeout": "3s", "connectTimeout": "1s"}
     with opened(healthy.first(first), stream="S", **options) as source:
         reading = source.read(whole(source, "S"))
         read = ids(next(reading))
@@ -144,7 +144,7 @@ def test_a_query_goes_on_over_another_server(healthy: Cluster, stream: str) -> N
         admin.create(stream, num_replicas=3)
         admin.numbers(stream, 100)
     victim = healthy.servers[0]
-    options = {"requestTimeout": "2s", "connectTimeout": "1s"}
+    options = {"requestTimeout": "3s", "connectTimeout": "1s"}
     with opened(healthy.first(victim), stream=stream, **options) as source:
         query = Query(source)
         assert sum(rows.num_rows for rows in query.run()) == 100

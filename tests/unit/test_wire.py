@@ -357,27 +357,27 @@ CORRUPTING = [
 ]
 
 
-@pytest.mark.parametrize("broken", CORRUPTING)
-def test_lengths_below_zero_are_refused(broken: bytes) -> None:
+def test_lengths_below_zero_are_refused() -> None:
     # In a process of its own: a value of negative length makes Arrow read and write outside of its memory.
     check = f"""
 from penstock.connectors.nats.wire import parse, scan
 from penstock.errors import ProtocolError
-broken, good = {broken!r}, b"MSG a 7 r.2 2\\r\\nhi\\r\\n"
-for buffer in (broken + good, good + broken + good):
-    for read in (
-        lambda: parse(broken, 0, len(broken)),
-        lambda: scan(buffer, len(buffer), sid=7, vectors=True),
-        lambda: scan(buffer, len(buffer), sid=7, vectors=False),
-    ):
-        try:
-            read()
-        except ProtocolError:
-            print("refused")
+good = b"MSG a 7 r.2 2\\r\\nhi\\r\\n"
+for broken in {CORRUPTING!r}:
+    for buffer in (broken + good, good + broken + good):
+        for read in (
+            lambda: parse(broken, 0, len(broken)),
+            lambda: scan(buffer, len(buffer), sid=7, vectors=True),
+            lambda: scan(buffer, len(buffer), sid=7, vectors=False),
+        ):
+            try:
+                read()
+            except ProtocolError:
+                print("refused")
 """
     env = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, env=env, timeout=60)
-    assert (done.stdout.split(), done.returncode) == (["refused"] * 6, 0), done.stderr
+    assert (done.stdout.split(), done.returncode) == (["refused"] * 6 * len(CORRUPTING), 0), done.stderr
 
 
 @both_ways

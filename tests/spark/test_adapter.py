@@ -1,0 +1,233 @@
+"""What Spark does to a Python source, and what we make of it: mostly with the journal, which needs no server."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nkeys
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from harness import Admin
+from journal import Journal, JournalLog
+from penstock.connectors import FORMATS, connector
+from penstock.connectors.jetstream import JetStream
+from penstock.embedded import NatsServer, free_port
+from penstock.options import alias, secrets
+
+GOLDEN = Path(__file__).parent.parent / "checkpoints" / "v0.1" / "jetstream"
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path) -> JournalLog:
+    spark.dataSource.register(Journal)
+    log = JournalLog(tmp_path / "log")
+    log.make("shard")
+    return log
+
+
+def run(frame: Any, checkpoint: Path, **options: str) -> list[Any]:
+    """One AvailableNow run into nothing; its batches with rows."""
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).options(**options)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return [p for p in query.recentProgress if p.numInputRows]
+
+
+def test_spark_finds_every_format_by_itself() -> None:
+    """In a fresh process: what Spark's own lookup does, with the module that it runs."""
+    code = (
+        "from pkgutil import iter_modules; from importlib import import_module\n"
+        "print(sorted(import_module(m.name).DefaultSource.name() for m in iter_modules() if m.name.startswith('pyspark_')))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(sorted(FORMATS))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_arrow_schema_is_what_spark_makes_of_ours(name: str) -> None:
+    options = connector(name).options_type.model_construct(include_headers=True)
+    columns = connector(name).columns(options)
+    assert to_arrow_schema(from_arrow_schema(columns), timezone="UTC").equals(columns)
+
+
+def test_filters_on_position_and_time_read_less(spark: SparkSession, log: JournalLog) -> None:
+    log.append("shard", [f"v{i}" for i in range(200)])
+    frame = spark.read.format("journal").options(**log.options()).load()
+    assert frame.where("sequence >= 150 and sequence < 160").count() == 10
+    assert log.calls()[-1] == "read shard 150 160"
+    assert frame.where("sequence in (3, 9)").count() == 2
+    assert log.calls()[-1] == "read shard 3 10"
+    before = len(log.calls())
+    assert frame.where("sequence > 500").count() == 0
+    assert len(log.calls()) == before
+
+
+def test_filters_are_no_error_where_the_session_does_not_push_them(spark: SparkSession, log: JournalLog) -> None:
+    log.append("shard", ["a", "b"])
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        frame = spark.read.format("journal").options(**log.options()).load()
+        assert frame.where("sequence = 1").count() == 1
+        assert log.calls()[-1] == "read shard 0 2"
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_progress_is_told_at_once_and_commits_as_spark_does(
+    spark: SparkSession, log: JournalLog, tmp_path: Path
+) -> None:
+    log.append("shard", [f"v{i}" for i in range(30)])
+    frame = (
+        spark.readStream.format("journal")
+        .options(**log.options(), startingOffsets="earliest")
+        .option("maxRecordsPerTrigger", 10)
+    )
+    run(frame.load(), tmp_path / "c")
+    told = [call for call in log.calls() if not call.startswith("read")]
+    assert told == [
+        "progress [('shard', 0)]",
+        "commit [('shard', 0)]",
+        "progress [('shard', 10)]",
+        "commit [('shard', 10)]",
+        "progress [('shard', 20)]",
+        "commit [('shard', 20)]",
+        "progress [('shard', 30)]",
+    ]  # fmt: skip - the last commit never comes, the last progress does
+
+
+def test_a_replayed_batch_has_the_same_tasks_whatever_the_options_say_now(
+    spark: SparkSession, log: JournalLog, tmp_path: Path
+) -> None:
+    log.append("shard", [f"v{i}" for i in range(60)])
+    frame = spark.readStream.format("journal").options(**log.options(), startingOffsets="earliest")
+    run(frame.option("minPartitions", 3).load(), tmp_path / "c")
+    (tmp_path / "c" / "commits" / "1").unlink()
+    before = len(log.calls())
+    run(frame.option("minPartitions", 2).option("maxRecordsPerPartition", 7).load(), tmp_path / "c")
+    again = [call for call in log.calls()[before:] if call.startswith("read")]
+    assert sorted(again) == ["read shard 0 20", "read shard 20 40", "read shard 40 60"]
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_with_a_sentence(
+    spark: SparkSession, log: JournalLog, tmp_path: Path
+) -> None:
+    log.append("shard", ["a"])
+    frame = spark.readStream.format("journal").options(**log.options(), startingOffsets="earliest").load()
+    run(frame, tmp_path / "c")
+    last = tmp_path / "c" / "offsets" / "1"
+    last.write_text(last.read_text().replace('"version": 1', '"version": 2'))
+    (tmp_path / "c" / "offsets" / ".1.crc").unlink(missing_ok=True)
+    log.append("shard", ["b"])
+    with pytest.raises(PySparkException, match="positions of version 2, and this Penstock reads version 1"):
+        run(frame, tmp_path / "c")
+
+
+def test_a_checkpoint_of_version_0_1_is_read_for_ever(
+    spark: SparkSession, nats: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    """Written by a run on a stream GOLDEN of 60 messages, stopped after 40; only its time of creation is put in."""
+    created = admin.create("GOLDEN", "golden.>")["created"]
+    admin.numbers("GOLDEN", 60, subject="golden.n")
+    shutil.copytree(GOLDEN, tmp_path / "c")
+    for file in (tmp_path / "c" / "offsets").iterdir():
+        file.write_text(file.read_text().replace("@CREATED@", created))
+    frame = spark.readStream.format("jetstream").options(servers=nats.url, stream="GOLDEN").load()
+    [batch] = run(frame, tmp_path / "c")
+    assert batch.numInputRows == 20
+    assert json.loads(batch.sources[0].startOffset)["next"] == {"GOLDEN": 41}
+
+
+def _secret(name: str) -> str:
+    """A value that the server ignores or accepts, and that would be found in any text."""
+    seed = nkeys.encode_seed(b"0123456789abcdef0123456789abcdef", nkeys.PREFIX_BYTE_USER).decode()
+    if name == "nkey_seed":
+        return seed
+    return f"-----BEGIN\neyJh.eyJi.c2ln\n------\n-----\n{seed}\n------" if name == "credentials" else "hunter2-s3cr3t"
+
+
+@pytest.mark.parametrize("name", sorted(secrets(JetStream.options_type)))
+def test_no_secret_shows_in_plans_progress_or_errors(
+    name: str, spark: SparkSession, nats: NatsServer, admin: Admin, stream: str, tmp_path: Path
+) -> None:
+    admin.create(stream)
+    admin.numbers(stream, 3)
+    value = _secret(name)
+    needles = [line for line in value.splitlines() if not line.startswith("-")]
+    given = {"servers": nats.url, "stream": stream, "startingOffsets": "earliest", alias(name): value}
+    frame = spark.read.format("jetstream").options(**given).load()
+    shown = frame._jdf.queryExecution().toString() + str(frame) + repr(frame.schema.json())
+    streaming = spark.readStream.format("jetstream").options(**given).load()
+    query = streaming.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sum(p.numInputRows for p in query.recentProgress) == 3
+    shown += query._jsq.explainInternal(True) + "".join(p.json for p in query.recentProgress)
+    shown += "".join(f.read_text() for f in (tmp_path / "c" / "offsets").iterdir() if not f.name.startswith("."))
+    for wrong in (
+        {"servers": f"nats://127.0.0.1:{free_port()}"},
+        {"stream": "NOSUCH"},
+        {"maxRecords": "many"},
+        {"x": "1"},
+    ):
+        with pytest.raises(PySparkException) as caught:
+            spark.read.format("jetstream").options(**(given | wrong)).load()
+        shown += str(caught.value)
+    with pytest.raises(
+        PySparkException, match="is a secret, and CREATE TABLE would write it into the catalog"
+    ) as caught:
+        options = ", ".join(f"`{k}` '{v}'" for k, v in given.items())
+        spark.sql(f"CREATE TABLE no_secrets_{name} USING jetstream OPTIONS ({options})")
+    shown += str(caught.value).partition("== SQL")[0]
+    for needle in needles:
+        assert needle not in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"stream": "NOSUCH"}, "stream 'NOSUCH' does not exist"),
+        ({}, "set 'stream', 'streamPattern' or 'subjects' to say what to read"),
+        ({"stream": "A", "streamPattern": "B"}, "set 'stream' or 'streamPattern', not both"),
+        ({"stream": "S", "subjects": "foo.*,foo.bar"}, "has 'foo.*' and 'foo.bar', which overlap"),
+        ({"stream": "S", "maxRecordsPerTrigger": "ten"}, "option 'maxRecordsPerTrigger' must be a whole number"),
+        (
+            {"stream": "S", "readEngine": "push"},
+            "option 'readEngine' must be 'auto', 'consumer' or 'direct', but is 'push'",
+        ),
+        (
+            {"stream": "S", "servers": "nats://127.0.0.1:1,nats://127.0.0.1:2"},
+            "127.0.0.1:1: Connection refused; 127.0.0.1:2",
+        ),
+        ({"stream": "S", "path": "x"}, "jetstream takes no path"),
+    ],
+)
+def test_bad_input_is_a_sentence_at_load(
+    spark: SparkSession, nats: NatsServer, given: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        spark.readStream.format("jetstream").options(**({"servers": nats.url} | given)).load()
+    assert sentence in str(caught.value)
+
+
+def test_subject_filters_are_pushed_and_never_change_a_result(
+    spark: SparkSession, nats: NatsServer, admin: Admin, stream: str
+) -> None:
+    subjects = [f"{stream}.{a}.{b}" for a in ("eu", "us", "eux") for b in ("x", "y")]
+    admin.create(stream)
+    admin.publish((subjects[i % 6], str(i).encode()) for i in range(60))
+    frame = spark.read.format("jetstream").options(servers=nats.url, stream=stream).load()
+    kept = frame.localCheckpoint()
+    eu, prefix = subjects[0], f"{stream}.eu"
+    for where in (
+        f"subject = '{eu}'", f"subject in ('{eu}', '{subjects[3]}')", f"subject like '{prefix}.%'", f"subject like '{prefix}%'",
+        f"subject like '%.x'", "subject = 'elsewhere.x'", f"subject = '{stream}.*.x'", f"subject like '{stream}.%' and subject = '{eu}'",
+        f"subject = '{eu}' and subject = '{subjects[1]}'", f"not subject = '{eu}'", f"subject = '{eu}' or sequence = 3",
+    ):  # fmt: skip
+        expected = sorted(r.sequence for r in kept.where(where).collect())
+        assert sorted(r.sequence for r in frame.where(where).collect()) == expected, where

@@ -1,0 +1,113 @@
+"""The documentation is run: code blocks, their output, and the tables that derive from declarations."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from harness import Admin
+from penstock.cli import app
+from penstock.embedded import NatsServer
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_first_block_of_the_readme_prints_what_it_says() -> None:
+    code, said = blocks(ROOT / "README.md", "python")[0], blocks(ROOT / "README.md", "text")[0]
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.stdout.strip() == said.strip(), ran.stderr[-2000:]
+
+
+@pytest.fixture
+def orders(nats: NatsServer, admin: Admin) -> Any:
+    admin.create("ORDERS", "orders.>")
+    admin.publish((f"orders.{region}.{i}", b"{}") for i in range(10) for region in ("eu", "us"))
+    yield nats
+    admin.delete("ORDERS")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_a_page_runs(page: Path, orders: NatsServer, spark: SparkSession, tmp_path: Path) -> None:
+    """One page, one namespace. Blocks have a session, and the default address is the test's server."""
+    names: dict[str, Any] = {"spark": spark}
+    text = page.read_text()
+    ran = 0
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        here = block.replace("nats://127.0.0.1:4222", orders.url).replace("/tmp/", f"{tmp_path}/")
+        here = here.replace('format("jetstream")', f'format("jetstream").option("servers", "{orders.url}")')
+        if language == "python" and "NatsServer" not in block:
+            exec(compile(here, str(page), "exec"), names)
+            ran += 1
+        elif language == "sql":
+            for statement in filter(None, (part.strip() for part in here.split(";"))):
+                spark.sql(statement).collect()
+                ran += 1
+    if "query" in names:
+        names["query"].awaitTermination()
+        assert sum(p.numInputRows for p in names["query"].recentProgress) == 20
+    if "orders" in names:
+        assert "subject" in names["orders"].columns
+    spark.sql("DROP TABLE IF EXISTS orders")
+    assert ran == len(re.findall(r"^```(?:python|sql)", text, re.MULTILINE)) + text.count(";\nSELECT") - text.count("NatsServer()")
+
+
+def test_generated_tables_are_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_peek_shows_the_newest_records_without_spark(orders: NatsServer) -> None:
+    ran = CliRunner().invoke(app, ["peek", "jetstream", f"servers={orders.url}", "stream=ORDERS", "-n", "3"])
+    assert ran.exit_code == 0, ran.output
+    assert "orders.us.9" in ran.output
+    assert "orders.eu.0" not in ran.output
+    code = "import penstock.cli, penstock.peek, sys; sys.exit('py4j.java_gateway' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+
+
+def test_peek_answers_a_mistake_with_a_sentence(orders: NatsServer) -> None:
+    ran = CliRunner().invoke(app, ["peek", "jetstream", f"servers={orders.url}", "stream=ORDER"])
+    assert ran.exit_code == 1
+    assert "stream 'ORDER' does not exist. Did you mean 'ORDERS'?" in ran.output
+    assert "Traceback" not in ran.output
+    assert "is no option" in CliRunner().invoke(app, ["peek", "jetstream", "ORDERS"]).output
+
+
+def test_describe_lists_connectors_and_options() -> None:
+    assert "jetstream" in CliRunner().invoke(app, ["describe"]).output
+    ran = CliRunner().invoke(app, ["describe", "jetstream"])
+    assert "startingOffsets" in ran.output
+    assert "there is no connector 'jetstrem'" in CliRunner().invoke(app, ["describe", "jetstrem"]).output
+
+
+def test_a_missing_java_is_one_sentence(tmp_path: Path) -> None:
+    env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-m", "penstock.cli", "demo"], capture_output=True, text=True, env=env, check=False)
+    assert ran.returncode == 1
+    assert "there is no Java on the PATH. Spark needs a JDK 17 or 21." in " ".join(ran.stderr.split())
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_demo_reads_every_order_once() -> None:
+    command = [sys.executable, "-m", "penstock.cli", "demo", "--records", "20000", "--master", "local[2]"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert "20,000 published, 20,000 read, 0 twice" in ran.stdout, ran.stdout + ran.stderr
+    assert ran.returncode == 0
