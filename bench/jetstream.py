@@ -1,13 +1,14 @@
-"""Reading JetStream: against the drained socket, nats-py, ten times the messages, and Spark's own source at a trickle."""
+"""Reading JetStream: against the drained socket, nats-py, ten times the messages, and Spark's own rate source."""
 
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from load import HEADERS, fill
+from load import HEADERS, fill, publisher
 from measure import cpu_seconds, median, processes, resident_mb, save
 from peers import drain, frame_bytes, nats_py_fetch
 from penstock.embedded import NatsServer
@@ -73,17 +74,100 @@ def throughput(spark: Any, url: str, count: int, rounds: int = 3) -> dict[str, A
     return {key: round(median(values), 3) for key, values in seen.items()}
 
 
-def main() -> None:
+def scaling(spark: Any, url: str, rounds: int = 3) -> dict[str, Any]:
+    """Ten times the messages: how much longer, and do the workers grow."""
+    options = {"startingOffsets": "earliest", "minPartitions": 2, "maxRecordsPerPartition": 10**9}
+    seen: dict[str, list[float]] = {"times": [], "memory": []}
+    for _ in range(rounds):
+        one, ten = query(spark, url, "PLAIN", **options), query(spark, url, "TEN", **options)
+        assert ten["rows"] == 10 * one["rows"]
+        seen["times"].append(ten["seconds"] / one["seconds"])
+        seen["memory"].append(ten["worker_mb"] / one["worker_mb"])
+        print("ten times:", {k: round(v[-1], 3) for k, v in seen.items()}, flush=True)
+    return {f"ten_{key}": round(median(values), 3) for key, values in seen.items()}
+
+
+def trickle(spark: Any, url: str, rounds: int = 3, seconds: int = 15) -> dict[str, Any]:
+    """A message a second: the median micro-batch beside that of Spark's own rate-micro-batch, alternating."""
+    fill(url, "TRICKLE", 1)
+    connection = publisher(url, "TRICKLE")
+    seen: dict[str, list[float]] = {"rate": [], "penstock": []}
+    for _ in range(rounds):
+        rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        ours = spark.readStream.format("jetstream").option("servers", url).option("stream", "TRICKLE").load()
+        for name, frame in (("rate", rate), ("penstock", ours)):
+            run = (
+                frame.writeStream.format("noop")
+                .option("checkpointLocation", tempfile.mkdtemp(prefix="penstock-bench-"))
+                .trigger(processingTime="1 second")
+                .start()
+            )
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                connection.publish("TRICKLE.1", b"x" * 200)
+                time.sleep(1)
+            run.stop()
+            batches = [p.durationMs["triggerExecution"] for p in run.recentProgress if p.numInputRows][3:]
+            seen[name].append(median(batches))
+        print("trickle:", {k: round(v[-1], 1) for k, v in seen.items()}, flush=True)
+    ratios = [ours / rate for ours, rate in zip(seen["penstock"], seen["rate"], strict=True)]
+    return {
+        "trickle_ratio": round(median(ratios), 3),
+        "trickle_ms": round(median(seen["penstock"]), 1),
+        "trickle_rate_ms": round(median(seen["rate"]), 1),
+    }
+
+
+COLD = """
+import json, sys, tempfile, time
+from penstock.session import local_session
+url, lean = sys.argv[1], sys.argv[2] == "lean"
+began = time.perf_counter()
+spark = local_session("cold", "local[2]", lean=lean, conf={"spark.log.level": "ERROR"})
+ready = time.perf_counter()
+frame = spark.readStream.format("jetstream").option("servers", url).option("stream", "PLAIN").load()
+loaded = time.perf_counter()
+run = frame.writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp()).start()
+while not run.recentProgress:
+    time.sleep(0.01)
+print(json.dumps({"session": ready - began, "load": loaded - ready, "first_batch": time.perf_counter() - loaded}))
+run.stop()
+"""
+
+
+def cold(url: str, rounds: int = 3) -> dict[str, Any]:
+    """From start() to the first finished batch in a new process, as Spark comes and with our lean path."""
+    seen: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for kind in ("plain", "lean"):
+            ran = subprocess.run([sys.executable, "-c", COLD, url, kind], capture_output=True, text=True, check=True)
+            for part, took in json.loads(ran.stdout.splitlines()[-1]).items():
+                seen.setdefault(f"cold_{kind}_{part}", []).append(took)
+        print("cold:", {k: round(v[-1], 2) for k, v in seen.items()}, flush=True)
+    return {key: round(median(values), 2) for key, values in seen.items()}
+
+
+def main() -> dict[str, Any]:
+    """All scenarios on one server and one session, about ten minutes."""
     count = int(os.environ.get("COUNT", "1000000"))
-    with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder)) as server:
+    only = os.environ.get("ONLY", "throughput,scaling,trickle,cold").split(",")
+    result: dict[str, Any] = {"messages": count}
+    with NatsServer() as server:
         fill(server.url, "PLAIN", count)
         fill(server.url, "HEADED", count, headers=HEADERS)
-        spark = local_session("bench", "local[2]")
-        result = throughput(spark, server.url, count)
-        print(result)
-        save("jetstream-read", result)
+        if "cold" in only:
+            result |= cold(server.url)
+        spark = local_session("bench", "local[2]", conf={"spark.log.level": "ERROR"})
+        if "trickle" in only:
+            result |= trickle(spark, server.url)
+        if "throughput" in only:
+            result |= throughput(spark, server.url, count)
+        if "scaling" in only:
+            fill(server.url, "TEN", 10 * count)
+            result |= scaling(spark, server.url)
         spark.stop()
+    return result
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    save("jetstream-read", main())

@@ -11,11 +11,15 @@ HEADERS = (
 )
 
 
+def publisher(url: str, stream: str) -> Connection:
+    """A connection to publish on."""
+    return Connection(JetStreamOptions.parse("jetstream", {"servers": url, "stream": stream}))
+
+
 def fill(url: str, stream: str, count: int, size: int = 200, headers: bytes = b"") -> None:
     """A file-backed stream of `count` messages on a few subjects."""
-    options = JetStreamOptions.parse("jetstream", {"servers": url, "stream": stream})
-    connection = Connection(options)
-    calls = Calls(connection, options)
+    connection = publisher(url, stream)
+    calls = Calls(connection, connection.options)  # type: ignore[arg-type]
     calls.call(
         f"STREAM.CREATE.{stream}",
         {"name": stream, "subjects": [f"{stream}.>"], "storage": "file", "allow_direct": True},

@@ -1,4 +1,4 @@
-"""What we are measured against: the socket drained with nothing parsed, and nats-py's fetch. Each in a process of its own."""
+"""What we are measured against: the socket drained with nothing parsed, and nats-py's fetch."""
 
 import asyncio
 import json

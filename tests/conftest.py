@@ -45,6 +45,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {"spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR", "spark.sql.warehouse.dir": str(warehouse)}
-    session = local_session("penstock-tests", "local[2]", **conf)
+    session = local_session("penstock-tests", "local[2]", conf=conf)
     yield session
     session.stop()

@@ -11,11 +11,12 @@ def register(spark: Any) -> None:
     Only our code travels: the cluster's Python needs pyarrow, numpy and pydantic, and nkeys for NKeys. Also
     turns on that filters of batch reads are pushed down, which Spark has off by default.
     """
-    import penstock
-    from penstock.connectors import FORMATS, connector
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(penstock)
+    import penstock
+    from penstock.connectors import FORMATS, connector
+
+    cloudpickle.register_pickle_by_value(penstock)  # type: ignore[no-untyped-call] # pyspark does not type it
     for name in FORMATS:
         spark.dataSource.register(connector(name))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

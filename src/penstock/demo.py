@@ -1,4 +1,4 @@
-"""The main job on one machine: made-up orders in a stream of an embedded server, a Spark query over it, and the proof."""
+"""The main job on one machine: made-up orders in an embedded server, a Spark query over them, and the proof."""
 
 import json
 import logging
@@ -38,9 +38,8 @@ def run(console: Console, records: int, master: str) -> None:
             task = progress.add_task("publishing orders", total=records)
             publish(server.url, records, lambda done: progress.update(task, completed=done))
             starting = progress.add_task("starting Spark", total=1)
-            spark = local_session(
-                "penstock-demo", master, **{"spark.sql.shuffle.partitions": "4", "spark.log.level": "ERROR"}
-            )
+            conf = {"spark.sql.shuffle.partitions": "4", "spark.log.level": "ERROR"}
+            spark = local_session("penstock-demo", master, conf=conf)
             progress.update(starting, completed=1)
             reading = progress.add_task("reading with Spark", total=records)
             try:

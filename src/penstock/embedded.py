@@ -1,4 +1,4 @@
-"""A nats-server of our own, for the demo, the benchmarks and the tests: started on a free port, ended with the program."""
+"""A nats-server of our own, for the demo, the benchmarks and the tests, on a free port of this machine."""
 
 import contextlib
 import shutil

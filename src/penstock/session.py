@@ -1,10 +1,11 @@
-"""A SparkSession with the settings that Penstock was measured with. Any other session works too, only slower to start."""
+"""A SparkSession with the settings that Penstock was measured with. Any other works too, but starts slower."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,19 +42,24 @@ def require_java() -> str:
     return match[1]
 
 
-def local_session(name: str, master: str = "local[*]", **conf: str) -> "SparkSession":
-    """A session on this machine, or on the cluster of `master`; `conf` adds to or replaces our settings."""
+def local_session(
+    name: str, master: str = "local[*]", *, lean: bool = True, conf: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """A session on this machine, or on the cluster of `master`; `conf` adds to or replaces our settings.
+
+    `lean` lets Spark's Python processes import the installed pyspark instead of its zip (see lean/).
+    """
     require_java()
     # Without it, workers run whatever python3 the path has, not this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    lean = str(Path(__file__).with_name("lean"))
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if lean not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([lean, *filter(None, paths)])
+    folder = str(Path(__file__).with_name("lean"))
+    paths = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    if lean and folder not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *paths])
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in (CONF | conf).items():
+    for key, value in (CONF | dict(conf or {})).items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session

@@ -272,8 +272,8 @@ def _remember(schema: StructType, format: str, options: Options) -> StructType:
     if hidden:
         name = alias(sorted(hidden)[0])
         raise OptionError(
-            f"option '{name}' is a secret, and CREATE TABLE would write it into the catalog. Give '{name}File' instead, "
-            f"or the option with each query: SELECT ... FROM t WITH ('{name}' = ...)."
+            f"option '{name}' is a secret, and CREATE TABLE would write it into the catalog. Give '{name}File' "
+            f"instead, or the option with each query: SELECT ... FROM t WITH ('{name}' = ...)."
         )
     given = {alias(n): v for n, v in options.model_dump(mode="json", include=options.model_fields_set).items()}
     text = {

@@ -11,7 +11,7 @@ if job.get("remote"):
 
     spark = SparkSession.builder.remote(job["remote"]).getOrCreate()
 else:
-    spark = local_session("driver", job.get("master", "local[2]"), **job.get("conf", {}))
+    spark = local_session("driver", job.get("master", "local[2]"), conf=job.get("conf"))
 if job.get("register"):
     import penstock
 

@@ -43,7 +43,8 @@ def test_spark_finds_every_format_by_itself() -> None:
     """In a fresh process: what Spark's own lookup does, with the module that it runs."""
     code = (
         "from pkgutil import iter_modules; from importlib import import_module\n"
-        "print(sorted(import_module(m.name).DefaultSource.name() for m in iter_modules() if m.name.startswith('pyspark_')))"
+        "found = [import_module(m.name) for m in iter_modules() if m.name.startswith('pyspark_')]\n"
+        "print(sorted(module.DefaultSource.name() for module in found))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == str(sorted(FORMATS))
@@ -225,9 +226,17 @@ def test_subject_filters_are_pushed_and_never_change_a_result(
     kept = frame.localCheckpoint()
     eu, prefix = subjects[0], f"{stream}.eu"
     for where in (
-        f"subject = '{eu}'", f"subject in ('{eu}', '{subjects[3]}')", f"subject like '{prefix}.%'", f"subject like '{prefix}%'",
-        f"subject like '%.x'", "subject = 'elsewhere.x'", f"subject = '{stream}.*.x'", f"subject like '{stream}.%' and subject = '{eu}'",
-        f"subject = '{eu}' and subject = '{subjects[1]}'", f"not subject = '{eu}'", f"subject = '{eu}' or sequence = 3",
-    ):  # fmt: skip
+        f"subject = '{eu}'",
+        f"subject in ('{eu}', '{subjects[3]}')",
+        f"subject like '{prefix}.%'",
+        f"subject like '{prefix}%'",
+        "subject like '%.x'",
+        "subject = 'elsewhere.x'",
+        f"subject = '{stream}.*.x'",
+        f"subject like '{stream}.%' and subject = '{eu}'",
+        f"subject = '{eu}' and subject = '{subjects[1]}'",
+        f"not subject = '{eu}'",
+        f"subject = '{eu}' or sequence = 3",
+    ):
         expected = sorted(r.sequence for r in kept.where(where).collect())
         assert sorted(r.sequence for r in frame.where(where).collect()) == expected, where

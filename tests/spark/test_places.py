@@ -80,7 +80,7 @@ def test_registering_by_value_works_where_the_package_is_not_installed(options: 
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     site = next((bare / "lib").glob("python*/site-packages"))
-    # A folder named in a .pth file joins the path, but its own .pth files, by which Penstock is installed, do not count.
+    # A folder named in a .pth file joins the path; its own .pth files, by which Penstock is installed, do not count.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = str(bare / "bin" / "python")
     absent = subprocess.run(

@@ -114,7 +114,7 @@ def step(plan: Planner, source: FakeSource, start: Json, max_rows: int | None = 
 def drain(plan: Planner, source: FakeSource, start: Json, max_rows: int | None = None) -> list[tuple[Json, Json]]:
     """All batches from `start` on until there is nothing new."""
     batches = []
-    for _ in range(200):
+    for _ in range(2000):
         end = step(plan, source, start, max_rows)
         if same_text(start, end):
             return batches

@@ -25,6 +25,6 @@ if _zips:
         sys.path[:] = [p for p in _kept if os.path.abspath(p or ".") != _here]
 _self = sys.modules.pop("sitecustomize")
 try:
-    import sitecustomize  # noqa: F401 - the next one on the path, if any
+    import sitecustomize  # type: ignore # noqa: F401 - the next one on the path, if any
 except ImportError:
     sys.modules["sitecustomize"] = _self

@@ -47,8 +47,8 @@ def admit(
 def _needs_direct(calls: Calls, info: StreamInfo) -> None:
     if calls.connection.version() < (2, 11):
         raise OptionError(
-            f"reading stream '{info.name}' this way needs DIRECT.GET in batches, which nats-server has since 2.11; this "
-            f"is {calls.connection.info.get('version')}."
+            f"reading stream '{info.name}' this way needs DIRECT.GET in batches, which came with nats-server 2.11; "
+            f"this is {calls.connection.info.get('version')}."
         )
     if not info.allow_direct:
         raise OptionError(
@@ -65,8 +65,8 @@ def _needs_follower(calls: Calls, options: JetStreamOptions, info: StreamInfo) -
         )
     if calls.connection.version() < (2, 14):
         raise OptionError(
-            f"stream '{info.name}' has interest retention: releasing messages after a commit needs nats-server 2.14, and "
-            f"this is {calls.connection.info.get('version')}."
+            f"stream '{info.name}' has interest retention: releasing messages after a commit needs nats-server 2.14, "
+            f"and this is {calls.connection.info.get('version')}."
         )
 
 
@@ -81,6 +81,7 @@ def _needs_queue_alone(calls: Calls, options: JetStreamOptions, info: StreamInfo
         taken = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
         if any(intersect(a, b) for a in taken for b in ours):
             raise OptionError(
-                f"work-queue stream '{info.name}' has the consumer '{config.get('durable_name') or config.get('name')}' for "
-                "the same messages, and a work queue gives each message to one reader. Delete it, or read other 'subjects'."
+                f"work-queue stream '{info.name}' has the consumer '{config.get('durable_name') or config.get('name')}'"
+                " for the same messages, and a work queue gives each message to one reader. Delete it, or read other "
+                "'subjects'."
             )

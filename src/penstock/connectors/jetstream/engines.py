@@ -101,8 +101,8 @@ def _clip(span: Range, at: int, rows: Rows) -> Rows:
     if low == 0 and high == len(numbers):
         return rows._replace(next=after)
     part = slice(low, high)
-    columns = (rows.subject[part], rows.sequence[part], rows.timestamp[part], rows.value[part])
-    return Rows(*columns, lambda: rows.headers()[part], after)
+    subject, sequence, timestamp, value = (column[part] for column in rows[:4])
+    return Rows(subject, sequence, timestamp, value, lambda: rows.headers()[part], after)
 
 
 def _consumer_rows(messages: wire.Messages) -> Rows:
@@ -153,8 +153,8 @@ def _matching(rows: Rows, filters: Sequence[str]) -> Rows:
         for text in filters
     )
     keep = pc.match_substring_regex(rows.subject, f"^(?:{'|'.join(patterns)})$")
-    chosen = (column.filter(keep) for column in (rows.subject, rows.sequence, rows.timestamp, rows.value))
-    return Rows(*chosen, lambda: rows.headers().filter(keep), rows.next)
+    subject, sequence, timestamp, value = (column.filter(keep) for column in rows[:4])
+    return Rows(subject, sequence, timestamp, value, lambda: rows.headers().filter(keep), rows.next)
 
 
 def _prove(calls: Calls, rest: Range, filters: Sequence[str]) -> None:

@@ -30,8 +30,8 @@ class JetStreamOptions(NatsOptions, ReadOptions):
     )
     read_engine: Literal["auto", "consumer", "direct"] = option(
         "auto",
-        doc="How tasks read: `consumer` (an ephemeral consumer, for large ranges), `direct` (DIRECT.GET, which needs no "
-        "consumer), or whichever suits the stream and the range.",
+        doc="How tasks read: `consumer` (an ephemeral consumer, for large ranges), `direct` (DIRECT.GET, which needs "
+        "no consumer), or whichever suits the stream and the range.",
     )
     progress_consumer: str | None = option(
         None,

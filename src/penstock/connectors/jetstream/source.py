@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from penstock.offsets import Bound, Bounds, Offsets, Range
 from penstock.plan import REMEDY
 
 log = logging.getLogger("penstock")
+T = TypeVar("T")
 
 # DIRECT.GET saves making a consumer; a consumer has the smaller frames. They break even near here.
 SMALL = 500
@@ -113,7 +114,7 @@ class JetStreamSource:
             self._calls.connection.close()
             self._calls = None
 
-    def _patiently(self, ask: Callable[[Calls], Any]) -> Any:
+    def _patiently(self, ask: Callable[[Calls], T]) -> T:
         """The answer of the driver's question, over a new connection if this one broke."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -212,7 +213,7 @@ class JetStreamSource:
             if error.code not in api.TOO_MANY_CONSUMERS:
                 raise
             raise ConnectError(
-                f"stream '{span.shard}' has no consumer left to give: {error}. Raise its max_consumers or the account's, "
+                f"stream '{span.shard}' has no consumer left: {error}. Raise its max_consumers or the account's, "
                 f"or allow DIRECT.GET: nats stream edit {span.shard} --allow-direct"
             ) from None
 

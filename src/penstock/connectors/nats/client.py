@@ -26,11 +26,11 @@ BUFFER = 2 << 20
 LINGER = 0.002
 
 
-class Disconnected(ConnectError):
+class Disconnected(ConnectError):  # noqa: N818 - what happened, and the base says that it is an error
     """The connection broke; another one may do."""
 
 
-class Denied(ConnectError):
+class Denied(ConnectError):  # noqa: N818 - likewise
     """The account lacks a permission; no other connection will do."""
 
 
@@ -128,7 +128,7 @@ class Connection:
             except TimeoutError:
                 subject = asked[next(iter(waiting.values()))][0]
                 raise Disconnected(
-                    f"{self._at} gave no answer on '{subject}' within {self.options.request_timeout:g}s (requestTimeout)"
+                    f"{self._at} gave no answer on '{subject}' in {self.options.request_timeout:g}s (requestTimeout)"
                 ) from None
             for frame in others:
                 if frame.subject in waiting:
@@ -268,8 +268,8 @@ class Connection:
             self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
         except ssl.SSLError as error:
             raise ConnectError(
-                f"TLS with {server} failed: {_reason(error)}. Check tlsCa, tlsCert, and that the name in 'servers' is in "
-                "the server's certificate."
+                f"TLS with {server} failed: {_reason(error)}. Check tlsCa, tlsCert, and that the name in 'servers' is "
+                "in the server's certificate."
             ) from None
 
     def _credentials(self) -> dict[str, Any]:
@@ -328,7 +328,8 @@ def _reason(error: BaseException) -> str:
 
 def _idle() -> dict[Any, list[Connection]]:
     """Connections between uses. Kept on `sys`: a module that was pickled by value has new globals in each task."""
-    return sys.__dict__.setdefault("_penstock_idle_nats", {})
+    idle: dict[Any, list[Connection]] = sys.__dict__.setdefault("_penstock_idle_nats", {})
+    return idle
 
 
 def connect(options: NatsOptions) -> Connection:
