@@ -3,6 +3,7 @@
 `python docs/generate.py` writes, `--check` only says whether anything would change.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -33,9 +34,26 @@ def guarantee_table() -> str:
     return "\n".join(["| format | read | write | replayable | exactly once |", "|---|---|---|---|---|", *rows])
 
 
+def comparison_table() -> str:
+    """The figures of the last benchmark, as ratios."""
+    file = ROOT / "bench" / "results" / "jetstream-read.json"
+    if not file.exists():
+        return "Not measured yet."
+    r = json.loads(file.read_text())
+    rows = [
+        ("the socket drained, nothing parsed", r["PLAIN_drain"], r["PLAIN_ratio"]),
+        ("the same, three headers on each message", r["HEADED_drain"], r["HEADED_ratio"]),
+        ("nats-py, `fetch` of 1,000, no acknowledgements", r["nats_py"], r["times_nats_py"]),
+    ]
+    lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
+    return "\n".join(["| beside | its messages/s | Penstock into Spark, times that |", "|---|---|---|", *lines])
+
+
 def pages() -> dict[Path, dict[str, str]]:
     """Which page has which generated part."""
-    found: dict[Path, dict[str, str]] = {ROOT / "README.md": {"guarantees": guarantee_table()}}
+    found: dict[Path, dict[str, str]] = {
+        ROOT / "README.md": {"guarantees": guarantee_table(), "comparison": comparison_table()}
+    }
     for name in FORMATS:
         found[ROOT / "docs" / "connectors" / f"{name}.md"] = {"options": option_table(name)}
     return found

@@ -196,9 +196,18 @@ class Conformance:
 
     @pytest.mark.parametrize(
         "where",
-        ["sequence > {b}", "sequence = {b}", "sequence in ({a}, {b})", "sequence < {a} or sequence >= {b}", "sequence < 0",
-         "timestamp >= '{t}'", "timestamp < '{t}'", "stream = '{s}' and sequence <= {a}", "stream like 'no%'"],
-    )  # fmt: skip
+        [
+            "sequence > {b}",
+            "sequence = {b}",
+            "sequence in ({a}, {b})",
+            "sequence < {a} or sequence >= {b}",
+            "sequence < 0",
+            "timestamp >= '{t}'",
+            "timestamp < '{t}'",
+            "stream = '{s}' and sequence <= {a}",
+            "stream like 'no%'",
+        ],
+    )
     def test_a_pushed_filter_never_changes_a_result(self, where: str) -> None:
         self.log.append("shard", [f"v{i}" for i in range(40)])
         everything = self.batch()

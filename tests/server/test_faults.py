@@ -296,7 +296,7 @@ def test_a_stream_with_no_consumer_left_says_what_can_be_done(admin: Admin, nats
     admin.calls.call(f"STREAM.UPDATE.{full}", config)
     with (
         opened(nats.url, stream=full) as source,
-        pytest.raises(ConnectError, match=rf"'{full}' has no consumer left .* nats stream edit {full} --allow-direct"),
+        pytest.raises(ConnectError, match=rf"'{full}' has no consumer left.* nats stream edit {full} --allow-direct"),
     ):
         table(source, whole(source, full))
 

@@ -197,12 +197,13 @@ def test_the_first_batch_is_empty_and_pins_the_start() -> None:
     assert "fresh" not in end
 
 
-def test_a_crash_after_the_pinning_batch_skips_nothing() -> None:
+@pytest.mark.parametrize("options", [{}, {"startingOffsets": "earliest"}])
+def test_a_crash_after_the_pinning_batch_neither_skips_nor_repeats(options: dict[str, str]) -> None:
     source = FakeSource({"s": Shard(10)})
     pinned = begin(planner(source, "latest"))
     source.shards["s"].next = 50
-    # The first batch was never committed: the new run asks for a start of its own, and gets a later one.
-    again = planner(source, "latest")
+    # The first batch was never committed: the new run asks for a start of its own, and gets another one.
+    again = planner(source, "latest", **options)
     assert again.tasks(through_log(again.initial()), pinned) == []
     end = step(again, source, pinned)
     assert rows_of(source, again.tasks(pinned, end)) == [("s", at) for at in range(10, 50)]
