@@ -140,14 +140,6 @@ def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = Non
     return end
 
 
-def lag(at: Offsets, bounds: Bounds) -> dict[str, int]:
-    """How many positions each shard is ahead of `at`."""
-    return {
-        shard: max(0, bound.next - max(at[shard].next, bound.first)) if shard in at else bound.next - bound.first
-        for shard, bound in bounds.items()
-    }
-
-
 def even(span: Range, parts: int) -> list[int]:
     """The inner positions that cut `span` into `parts` of equal length, give or take one."""
     return [span.start + len(span) * part // parts for part in range(1, parts)]
@@ -175,21 +167,26 @@ def locate(count: Callable[[Sequence[int]], Sequence[int]], span: Range, targets
 
 
 def tasks(
-    start: Offsets, end: Offsets, per_task: int, cuts: Mapping[str, Sequence[int]] | None = None
+    start: Offsets,
+    end: Offsets,
+    per_task: int,
+    cuts: Mapping[str, Sequence[int]] | None = None,
+    begins: Mapping[str, int] | None = None,
 ) -> list[tuple[Range, ...]]:
     """What each task of a batch reads: long spans cut, short ones packed together.
 
     The same arguments give the same tasks, for ever: a replayed batch must hand the same rows to the
-    same partition. A shard that only enters in `end` has nothing to read yet; one whose epoch changed
-    is read from its beginning.
+    same partition. A shard that only enters in `end` has nothing to read yet. `begins` says where reading
+    begins in shards whose records before that are gone.
     """
     packed: list[tuple[Range, ...]] = []
     small: list[Range] = []
     for shard in sorted(end):
         if shard not in start:
             continue
-        new_life = start[shard].epoch != end[shard].epoch
-        span = Range(shard, 0 if new_life else start[shard].next, end[shard].next, end[shard].epoch)
+        new_life = start[shard].epoch and end[shard].epoch and start[shard].epoch != end[shard].epoch
+        begin = (begins or {}).get(shard, 0 if new_life else start[shard].next)
+        span = Range(shard, begin, end[shard].next, end[shard].epoch)
         if not len(span):
             continue
         inner = (cuts or {}).get(shard)

@@ -115,18 +115,18 @@ class Options(BaseModel):
             raise OptionError(_first_problem(error, owner, cls, given)) from None
 
     @model_validator(mode="after")
-    def _one_place_per_secret(self) -> Self:
-        for name in secrets(type(self)):
-            file = f"{name}_file"
-            if getattr(self, name) is not None and getattr(self, file, None) is not None:
+    def _one_place_per_value(self) -> Self:
+        for file in type(self).model_fields:
+            name = file.removesuffix("_file")
+            if name != file and getattr(self, name) is not None and getattr(self, file) is not None:
                 raise ValueError(f"set '{alias(name)}' or '{alias(file)}', not both")
         return self
 
-    def secret(self, name: str) -> str | None:
-        """The value of a secret option, from the option itself or from the file it names, read now."""
-        value: SecretStr | None = getattr(self, name)
+    def reveal(self, name: str) -> str | None:
+        """The value of an option, secret or not, from the option itself or from the file it names, read now."""
+        value: SecretStr | str | None = getattr(self, name)
         if value is not None:
-            return value.get_secret_value()
+            return value.get_secret_value() if isinstance(value, SecretStr) else value
         file: Path | None = getattr(self, f"{name}_file", None)
         if file is None:
             return None
@@ -197,4 +197,7 @@ def _first_problem(error: ValidationError, owner: str, model: type[Options], giv
     if not name:
         return f"{owner}: {reason}"
     hidden = {alias(n) for n in secrets(model)}
-    return f"option '{name}' {reason}" + ("" if name in hidden else f", but is {given[name]!r}")
+    if name in hidden:
+        return f"option '{name}' {reason}"
+    # Addresses may hold a password, which is just what may be wrong with them.
+    return f"option '{name}' {reason}, but is " + re.sub(r"[^/,\s'\"]*@", "***@", repr(given[name]))

@@ -48,6 +48,7 @@ class Planner:
         self._look_at = float("-inf")
         self._initial: Offsets | None = None
         self._shown: Offsets | None = None
+        self._counted: tuple[Bounds, Offsets, int] | None = None
         self._waiting: tuple[float, Bounds] | None = None
         self._warned: set[tuple[str, int]] = set()
 
@@ -88,7 +89,10 @@ class Planner:
             }
         elif self._hold(settled, bounds):
             return dict(start)
-        end, extra = self._plan(settled, bounds, max_rows)
+        end, extra = self._plan(settled, bounds, max_rows, self.options.max_bytes_per_trigger)
+        moved = {s: p.next for s, p in sorted(settled.items()) if p.next != at[s].next}
+        if moved:
+            extra["begins"] = moved
         return dict(start) if end == at else encode(end, **extra)
 
     def head(self) -> dict[str, Any]:
@@ -99,7 +103,7 @@ class Planner:
         """What each task reads between two positions of the checkpoint. Asks nobody."""
         if start.get("fresh"):
             return []
-        return tasks(decode(start), decode(end), end.get("perTask", 1), end.get("cuts"))
+        return tasks(decode(start), decode(end), end.get("perTask", 1), end.get("cuts"), end.get("begins"))
 
     def once(self, window: Callable[[str, Bound], tuple[int, int]]) -> list[tuple[Range, ...]]:
         """The tasks of a batch read, of each shard only what lies in its `window`."""
@@ -147,8 +151,10 @@ class Planner:
             return False
         spans = [Range(s, at[s].next, b.next) for s, b in bounds.items() if s in at]
         ahead = sum(map(len, spans))
-        if self._waiting and self._waiting[1] is not bounds and ahead >= wanted:
-            ahead = sum(self._rows(span) for span in spans)
+        if ahead >= wanted:
+            if self._counted is None or self._counted[0] is not bounds or self._counted[1] != at:
+                self._counted = (bounds, at, sum(self._rows(span) for span in spans))
+            ahead = self._counted[2]
         since = self._waiting[0] if self._waiting else self.clock()
         if not ahead or ahead >= wanted or self.clock() - since >= self.options.max_trigger_delay:
             self._waiting = None
@@ -160,11 +166,13 @@ class Planner:
         counted = self.source.count(span.shard, [span.start, span.end]) if len(span) else None
         return counted[0] - counted[1] if counted else len(span)
 
-    def _plan(self, start: Offsets, bounds: Bounds, max_rows: int | None) -> tuple[Offsets, dict[str, Any]]:
+    def _plan(
+        self, start: Offsets, bounds: Bounds, max_rows: int | None, max_bytes: int | None = None
+    ) -> tuple[Offsets, dict[str, Any]]:
         """The end of a batch, and how it is cut into tasks: evenly by rows where the source can count them."""
         end = advance(start, bounds)
         spans = {s: Range(s, start[s].next, end[s].next) for s in start if end[s].next > start[s].next}
-        limit = _rows_allowed(self.options, bounds, max_rows)
+        limit = _rows_allowed(max_bytes, bounds, max_rows)
         per_task, at_least = self.options.max_records_per_partition, self.options.min_partitions or 1
         ahead = sum(map(len, spans.values()))
         matters = ahead > per_task or at_least > 1 or (limit is not None and ahead > limit)
@@ -185,7 +193,7 @@ class Planner:
                 for s, span in spans.items()
             }
             end, rows = advance(start, bounds, allowed), given
-        per_task = max(1, min(per_task, -(-sum(rows.values()) // at_least)))
+        per_task = max(1, min(per_task, sum(rows.values()) // at_least))
         cuts = {}
         for shard, count in sorted(counts.items()):
             parts = -(-rows[shard] // per_task)
@@ -204,11 +212,11 @@ def _counter(source: Source, shard: str) -> Callable[[Sequence[int]], Sequence[i
     return count
 
 
-def _rows_allowed(options: ReadOptions, bounds: Bounds, max_rows: int | None) -> int | None:
+def _rows_allowed(max_bytes: int | None, bounds: Bounds, max_rows: int | None) -> int | None:
     limits = [max_rows] if max_rows is not None else []
-    if options.max_bytes_per_trigger is not None:
+    if max_bytes is not None:
         largest = max((b.row_bytes for b in bounds.values()), default=0.0)
-        limits.append(max(1, int(options.max_bytes_per_trigger / max(largest, 1.0))))
+        limits.append(max(1, int(max_bytes / max(largest, 1.0))))
     return min(limits, default=None)
 
 

@@ -65,10 +65,12 @@ def numbers(rows: pa.Table) -> list[int]:
 class Query:
     """A streaming query without Spark: a planner, and where it stands."""
 
-    def __init__(self, source: JetStreamSource, start: str = "earliest"):
+    def __init__(self, source: JetStreamSource, start: str = "earliest", at: dict[str, Any] | None = None):
+        """A new query, or one that is restarted from its checkpoint `at`."""
         self.source, self.plan = source, Planner(source, source.options, start)
-        self.at = self.plan.initial()
-        self.at = self.step()
+        self.at = at or self.plan.initial()
+        if at is None:
+            self.at = self.step()
 
     def step(self, max_rows: int | None = None) -> dict[str, Any]:
         """The end of the next micro-batch, by what the server holds now."""

@@ -93,7 +93,7 @@ def test_cuts_at_any_byte_of_a_frame_cost_no_row(
 def test_what_arrived_before_a_cut_is_not_asked_for_again(
     nats: NatsServer, filled: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network that lets only half a megabyte pass per connection still lets the whole range pass."""
+    """A network that lets only 150 kB pass per connection still lets the whole range pass."""
     monkeypatch.setattr("penstock.connectors.jetstream.source._pause", lambda attempt: None)
     with opened(nats.url, stream=filled) as source:
         span = whole(source, filled)

@@ -84,7 +84,7 @@ def test_a_query_on_a_work_queue_goes_on_after_a_restart(admin: Admin, nats: Nat
         tasks = query.plan.tasks(start, end)
         assert numbers(table(source, *tasks[0])) == list(range(20))
     with opened(nats.url, stream=queue) as source:
-        again = Query(source)
+        again = Query(source, at=start)
         assert again.plan.tasks(start, end) == tasks
         assert numbers(table(source, *tasks[0])) == list(range(20)), "not committed, so still there"
         again.at = end
@@ -181,11 +181,27 @@ def test_an_interest_stream_keeps_messages_until_the_query_commits(admin: Admin,
         admin.numbers(stream, 4, start=55)
         assert left(admin, stream) == list(range(56, 60))
         at = query.at
-    with opened(nats.url, stream=stream, progressConsumer="spark") as source:  # restarted
-        query = Query(source)
-        query.at = at
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        query = Query(source, at=at)
         assert numbers(pa.concat_tables(query.run())) == list(range(55, 59))
         assert left(admin, stream) == list(range(56, 60))
+
+
+def test_a_restarted_query_makes_sure_that_an_interest_stream_keeps_its_messages(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    """Its durable was deleted while it was down: without it the stream would drop whatever comes."""
+    admin.create(stream, retention="interest")
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        at = Query(source).at
+    admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        plan = Query(source, at=at).plan
+        for _ in range(3):  # as Spark does: it asks for the end of the next batch, and nothing else
+            assert plan.next(at, None) == at
+            plan.look(now=True)
+        admin.numbers(stream, 5)
+        assert left(admin, stream) == [1, 2, 3, 4, 5]
 
 
 def test_an_interest_stream_keeps_what_another_consumer_has_not_acknowledged(

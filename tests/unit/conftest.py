@@ -4,7 +4,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("unit", max_examples=40, deadline=None, derandomize=True, database=None)
+settings.register_profile("unit", max_examples=25, deadline=None, derandomize=True, database=None)
 # HYPOTHESIS_PROFILE=thorough pytest tests/unit: for a change in one of the modules under test.
 settings.register_profile(
     "thorough", max_examples=3000, deadline=None, database=None, suppress_health_check=list(HealthCheck)

@@ -21,7 +21,6 @@ from penstock.offsets import (
     decode,
     encode,
     even,
-    lag,
     locate,
     lost,
     settle,
@@ -221,25 +220,6 @@ def test_a_batch_holds_as_many_rows_as_were_shared(start: Offsets, bounds: Bound
     ahead = {s: bounds[s].next - start[s].next for s in start if s in bounds}
     end = advance(start, bounds, share(ahead, limit))
     assert sum(end[s].next - start[s].next for s in start) == min(limit, sum(ahead.values()))
-
-
-# lag
-
-
-@pytest.mark.parametrize(
-    ("at", "bounds", "expected"),
-    [
-        ({"s": Position(150)}, {"s": BOUND}, {"s": 50}),
-        ({"s": Position(200)}, {"s": BOUND}, {"s": 0}),
-        ({"s": Position(300)}, {"s": BOUND}, {"s": 0}),
-        ({"s": Position(5)}, {"s": BOUND}, {"s": 100}),  # what is gone cannot be caught up with
-        ({}, {"s": BOUND}, {"s": 100}),
-        ({"s": Position(5)}, {}, {}),
-        ({"a": Position(150), "b": Position(199)}, {"a": BOUND, "b": BOUND}, {"a": 50, "b": 1}),
-    ],
-)
-def test_lag_counts_what_can_still_be_read(at: Offsets, bounds: Bounds, expected: dict[str, int]) -> None:
-    assert lag(at, bounds) == expected
 
 
 # even

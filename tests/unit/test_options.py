@@ -220,7 +220,7 @@ def test_whole_numbers(number: int) -> None:
 def test_positions_are_words_or_json() -> None:
     assert parse(startingOffsets=" Earliest ").starting_offsets == "earliest"
     assert parse(startingOffsets="latest").starting_offsets == "latest"
-    assert parse(startingOffsets=' {"ORDERS": 17, "B": 0}').starting_offsets == {"ORDERS": 17, "B": 0}
+    assert parse(startingOffsets=' {"ORDERS": 17, "B": 1}').starting_offsets == {"ORDERS": 17, "B": 1}
     assert parse(endingOffsets="latest").ending_offsets == "latest"
     assert parse(endingOffsets='{"ORDERS": 17}').ending_offsets == {"ORDERS": 17}
 
@@ -233,6 +233,11 @@ def test_no_positions(text: str) -> None:
         "option 'startingOffsets' must be JSON from names to whole numbers, such as "
         f'{{"ORDERS": 17}}, but is {text!r}'
     )
+
+
+def test_a_stream_has_no_message_zero() -> None:
+    expected = "'startingOffsets' has a 0, but the messages of a stream are numbered from 1"
+    assert refusal(startingOffsets='{"ORDERS": 0}') == f"jetstream: {expected}"
 
 
 def test_no_words_for_positions() -> None:
@@ -363,7 +368,7 @@ def test_a_secret_is_never_shown(name: str) -> None:
         repr(options.narrowed(("a",))),
     ]  # fmt: skip
     assert [text for text in shown if SECRET in text] == []
-    assert options.secret(name) == again.secret(name) == SECRET, "hidden, but there"
+    assert options.reveal(name) == again.reveal(name) == SECRET, "hidden, but there"
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -408,22 +413,22 @@ def test_a_secret_is_read_from_its_file_when_it_is_used(name: str, tmp_path: Pat
     file = tmp_path / "secret"
     options = parse(**{alias(name + "_file"): str(file)})
     file.write_text(f"{SECRET}\n")
-    assert options.secret(name) == SECRET
+    assert options.reveal(name) == SECRET
     file.write_text("rotated\n")
-    assert options.secret(name) == "rotated"
+    assert options.reveal(name) == "rotated"
     assert SECRET not in repr(options)
 
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_that_was_not_given_is_none(name: str) -> None:
-    assert parse().secret(name) is None
+    assert parse().reveal(name) is None
 
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_file_that_cannot_be_read_is_an_error_of_its_option(name: str, tmp_path: Path) -> None:
     options = parse(**{alias(name + "_file"): str(tmp_path / "missing")})
     with pytest.raises(OptionError) as caught:
-        options.secret(name)
+        options.reveal(name)
     assert str(caught.value).startswith(f"cannot read the file of option '{alias(name + '_file')}': ")
     assert "missing" in str(caught.value)
 

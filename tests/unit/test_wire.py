@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
@@ -74,7 +74,7 @@ STATUSES = st.sampled_from(
     [
         NO_MESSAGES,
         block(status=b" 100 Idle Heartbeat"),
-        block((b"Nats-Pending-Messages", b" 0"), status=b" 408 Timeout"),
+        block((b"Nats-Pending-Messages", b" 0"), status=b" 408 Timeout: 5s"),
     ]
 )
 REPLIES = SUBJECTS.map(lambda s: b"$JS.ACK." + s)
@@ -224,13 +224,21 @@ TOUR = [
 ]
 
 
+# Nothing but rows, for the fast path.
+ROWS_ONLY = [TOUR[1], TOUR[2], TOUR[6], hmsg(block((b"k", b" v")), b"x", reply=b"r.5")]
+
+
 @both_ways
-@pytest.mark.parametrize("direct", [False, True])
-def test_a_cut_at_any_byte_changes_nothing(vectors: bool, direct: bool) -> None:
-    buffer = b"".join(TOUR)
-    ends = [0, *np.cumsum([len(frame) for frame in TOUR]).tolist()]
+@pytest.mark.parametrize(
+    ("frames", "direct", "rows"),
+    [(TOUR, False, 5), (TOUR, True, 1), (ROWS_ONLY, False, 4), ([TOUR[8]] * 3, True, 3)],
+    ids=["mixed", "mixed direct", "rows", "rows direct"],
+)
+def test_a_cut_at_any_byte_changes_nothing(frames: list[bytes], direct: bool, rows: int, vectors: bool) -> None:
+    buffer = b"".join(frames)
+    ends = [0, *np.cumsum([len(frame) for frame in frames]).tolist()]
     expected, _ = exactly(buffer, direct=direct)
-    assert len(expected.rows) == (1 if direct else 5)
+    assert len(expected.rows) == rows
     for cut in range(len(buffer) + 1):
         first, used = scanned(buffer[:cut], vectors=vectors, direct=direct)
         second, rest = scanned(buffer[used:], vectors=vectors, direct=direct)
@@ -389,6 +397,17 @@ def test_a_message_of_another_size_than_it_says_is_refused(payload: bytes, vecto
         scanned(buffer, vectors=vectors)
 
 
+@both_ways
+@pytest.mark.parametrize("after", [b"", msg(b"hi", reply=b"r.1")])
+@pytest.mark.parametrize("end", [b"\n\n", b"\rx", b"xx", b"x\n"])
+def test_a_message_without_its_line_end_is_refused(end: bytes, after: bytes, vectors: bool) -> None:
+    broken = b"MSG a 7 r.2 5\r\nhello" + end
+    with pytest.raises(ProtocolError):
+        scanned(broken + after, vectors=vectors)
+    with pytest.raises(ProtocolError):
+        parse(broken + after, 0, len(broken + after))
+
+
 def test_an_error_shows_the_beginning_of_what_came_but_not_all_of_it() -> None:
     with pytest.raises(ProtocolError, match=r"HTTP/1\.1 400") as caught:
         parse(b"HTTP/1.1 400 " + b"x" * 5000 + b"\r\n", 0, 5015)
@@ -504,7 +523,6 @@ def test_the_last_fields_can_be_left_out_of_the_column(blocks: list[bytes], drop
     assert column.type == HEADERS
 
 
-@settings(max_examples=40)
 @given(PLAIN.filter(len))
 def test_the_headers_column_has_the_fields_of_each_message(frames: list[bytes]) -> None:
     buffer = b"".join(frames)

@@ -8,7 +8,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.nats.subjects import overlapping, problem
 from penstock.contract import ReadOptions
-from penstock.options import Csv, Seconds, option
+from penstock.options import Csv, Seconds, alias, option
 
 
 class JetStreamOptions(NatsOptions, ReadOptions):
@@ -92,6 +92,10 @@ class JetStreamOptions(NatsOptions, ReadOptions):
     def _names_something(self) -> Self:
         if self.stream and self.stream_pattern:
             raise ValueError("set 'stream' or 'streamPattern', not both")
+        for name in ("starting_offsets", "ending_offsets"):
+            positions = getattr(self, name)
+            if isinstance(positions, dict) and 0 in positions.values():
+                raise ValueError(f"'{alias(name)}' has a 0, but the messages of a stream are numbered from 1")
         if not (self.stream or self.stream_pattern or self.subjects):
             raise ValueError("set 'stream', 'streamPattern' or 'subjects' to say what to read")
         return self

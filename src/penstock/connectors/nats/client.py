@@ -275,17 +275,14 @@ class Connection:
     def _credentials(self) -> dict[str, Any]:
         options = self.options
         said: dict[str, Any] = {}
-        user = options.user
-        if options.user_file is not None:
-            user = options.user_file.read_text().strip()
-        password, token = options.secret("password"), options.secret("token")
+        user, password, token = options.reveal("user"), options.reveal("password"), options.reveal("token")
         if user is not None:
             said["user"] = user
         if password is not None:
             said["pass"] = password
         if token is not None:
             said["auth_token"] = token
-        seed, creds = options.secret("nkey_seed"), options.secret("credentials")
+        seed, creds = options.reveal("nkey_seed"), options.reveal("credentials")
         if creds is not None:
             parts = [p for p in creds.replace("\r", "").split("\n") if p and not p.startswith("-") and "*" not in p]
             found = [p.strip() for p in parts]

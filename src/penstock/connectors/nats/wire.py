@@ -52,14 +52,20 @@ def parse(buffer: bytes | bytearray, at: int, size: int) -> tuple[Frame | None, 
     words = rest.split()
     numbers = 2 if kind == b"HMSG" else 1
     try:
+        if not all(word.isdigit() for word in words[-numbers:]):
+            raise ValueError
         total = int(words[-1])
         split = int(words[-2]) if numbers == 2 else 0
+        if split > total:
+            raise ValueError
         subject, sid, *reply = words[:-numbers]
     except (ValueError, IndexError):
         raise ProtocolError(f"the server sent {bytes(buffer[at:stop])!r}, which is no NATS message") from None
     body = stop + 2
     if body + total + 2 > size:
         return None, at
+    if buffer[body + total : body + total + 2] != b"\r\n":
+        raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[at:stop])!r}")
     headers, payload = bytes(buffer[body : body + split]), bytes(buffer[body + split : body + total])
     return Frame(kind, subject, sid, reply[0] if reply else b"", headers, payload), body + total + 2
 
@@ -140,7 +146,10 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = F
     if with_headers.any():
         split = np.zeros(len(body), np.int64)
         rows = np.flatnonzero(with_headers)
-        split[rows] = decimals(text, space[first[rows] + (3 if direct else 4)])
+        size_end = space[first[rows] + (3 if direct else 4)]
+        split[rows] = decimals(text, size_end)
+        if (body + split > end).any() or (text[size_end - 1] - 48 > 9).any():
+            raise ProtocolError("the server sent headers that are longer than their message")
         blocks = segments(raw, body, body + split)
         body = body + split
     reply_end = space[first + (2 if direct else 3)]
@@ -168,6 +177,7 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
     line = line[newline[line] - start[line] > 8]
     at = start[line] + (first[line] == ord("H"))
     line = line[(u[at + 1] == ord("S")) & (u[at + 3] == _SPACE) & (u[at] == ord("M")) & (u[at + 2] == ord("G"))]
+    line = line[(u[newline[line] - 1] == _CR) & (u[newline[line] - 2] - 48 < 10)]
     start, line_end = start[line], newline[line] - 1
     if not len(start):
         return _walk(buffer, size, None)
@@ -176,9 +186,11 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
         whole = len(start) - int(end[-1] + 2 > size)
         if not whole:
             return None, [], 0
-        if not (u[end[:whole]] == _CR).all():
+        if not ((u[end[:whole]] == _CR) & (u[end[:whole] + 1] == _LF)).all():
             raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[:60])!r}")
-        return (start[:whole], line_end[:whole], end[:whole]), [], int(end[whole - 1]) + 2
+        used = int(end[whole - 1]) + 2
+        if whole < len(start) or newline[-1] < used:
+            return (start[:whole], line_end[:whole], end[:whole]), [], used
     return _walk(buffer, size, (start, line_end, end))
 
 
@@ -212,6 +224,8 @@ def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints]
             continue
         if end + 2 > size:
             break
+        if buffer[end : end + 2] != b"\r\n":
+            raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[at:line_end])!r}")
         found.append((at, line_end, end))
         at = end + 2
     if not found:
@@ -272,7 +286,7 @@ def decimals(u: Bytes, end: Ints) -> Ints:
         if not alive.any():
             break
         digit *= alive
-        out += digit * power
+        out += np.multiply(digit, power, dtype=np.int64)
     return out
 
 
