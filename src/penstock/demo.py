@@ -38,8 +38,7 @@ def run(console: Console, records: int, master: str) -> None:
             task = progress.add_task("publishing orders", total=records)
             publish(server.url, records, lambda done: progress.update(task, completed=done))
             starting = progress.add_task("starting Spark", total=1)
-            conf = {"spark.sql.shuffle.partitions": "4", "spark.log.level": "ERROR"}
-            spark = local_session("penstock-demo", master, conf=conf)
+            spark = local_session("penstock-demo", master, quiet=True, conf={"spark.sql.shuffle.partitions": "4"})
             progress.update(starting, completed=1)
             reading = progress.add_task("reading with Spark", total=records)
             try:

@@ -43,11 +43,17 @@ def require_java() -> str:
 
 
 def local_session(
-    name: str, master: str = "local[*]", *, lean: bool = True, conf: Mapping[str, str] | None = None
+    name: str,
+    master: str = "local[*]",
+    *,
+    lean: bool = True,
+    quiet: bool = False,
+    conf: Mapping[str, str] | None = None,
 ) -> "SparkSession":
     """A session on this machine, or on the cluster of `master`; `conf` adds to or replaces our settings.
 
-    `lean` lets Spark's Python processes import the installed pyspark instead of its zip (see lean/).
+    `lean` lets Spark's Python processes import the installed pyspark instead of its zip (see lean/); `quiet`
+    logs errors only. Nothing listens beyond this machine when Spark runs on it alone.
     """
     require_java()
     # Without it, workers run whatever python3 the path has, not this one.
@@ -58,8 +64,13 @@ def local_session(
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *paths])
     from pyspark.sql import SparkSession
 
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = CONF | dict(conf or {})
+    if quiet:
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{folder}/quiet.properties"
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in (CONF | dict(conf or {})).items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
