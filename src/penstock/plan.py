@@ -6,10 +6,11 @@ Whatever is decided here travels in the end position of the batch, so that a rep
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.contract import ReadOptions, Source
-from penstock.errors import DataLossError, OptionError, ProtocolError
+from penstock.errors import DataLossError, OptionError
 from penstock.offsets import (
     Bound,
     Bounds,
@@ -73,7 +74,7 @@ class Planner:
 
     def next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself where there is nothing to do."""
-        at = decode(start)
+        at, bounds = decode(start), self.look()
         if at != self._shown:
             self.source.progress(at)
             self._shown = at
@@ -81,7 +82,6 @@ class Planner:
             # An empty first batch writes the start into Spark's log: Spark keeps it nowhere else, and a
             # crash before the first commit would ask for 'latest' again, past the rows in between.
             return encode(at)
-        bounds = self.look()
         settled = self._settle(at, bounds)
         if self._target is not None:
             bounds = {
@@ -167,49 +167,54 @@ class Planner:
         return counted[0] - counted[1] if counted else len(span)
 
     def _plan(
-        self, start: Offsets, bounds: Bounds, max_rows: int | None, max_bytes: int | None = None
+        self, start: Offsets, bounds: Bounds, max_rows: int | None, max_bytes: int | None = None, counting: bool = True
     ) -> tuple[Offsets, dict[str, Any]]:
         """The end of a batch, and how it is cut into tasks: evenly by rows where the source can count them."""
         end = advance(start, bounds)
         spans = {s: Range(s, start[s].next, end[s].next) for s in start if end[s].next > start[s].next}
         limit = _rows_allowed(max_bytes, bounds, max_rows)
-        per_task, at_least = self.options.max_records_per_partition, self.options.min_partitions or 1
+        most, at_least = self.options.max_records_per_partition, self.options.min_partitions or 1
         ahead = sum(map(len, spans.values()))
-        matters = ahead > per_task or at_least > 1 or (limit is not None and ahead > limit)
-        rows, counts = {}, {}
-        for shard, span in spans.items():
-            counted = self.source.count(shard, [span.start, span.end]) if matters else None
-            rows[shard] = counted[0] - counted[1] if counted else len(span)
-            if counted:
-                counts[shard] = _counter(self.source, shard)
-        if limit is not None and sum(rows.values()) > limit:
-            given = share(rows, limit)
-            allowed = {
-                s: locate(counts[s], span, [given[s]])[0] - span.start
-                if s in counts and given[s] < rows[s]
-                else given[s]
-                if given[s] < rows[s]
-                else len(span)
-                for s, span in spans.items()
-            }
-            end, rows = advance(start, bounds, allowed), given
-        per_task = max(1, min(per_task, sum(rows.values()) // at_least))
-        cuts = {}
-        for shard, count in sorted(counts.items()):
-            parts = -(-rows[shard] // per_task)
-            wanted = [rows[shard] * part // parts for part in range(1, parts)]
-            cuts[shard] = locate(count, Range(shard, start[shard].next, end[shard].next), wanted)
+        counting = counting and (ahead > most or at_least > 1 or (limit is not None and ahead > limit))
+        counted = {s: self.source.count(s, [span.start, span.end]) if counting else None for s, span in spans.items()}
+        rows = {s: c[0] - c[1] if (c := counted[s]) else len(span) for s, span in spans.items()}
+        counters = {s: partial(self._count, s) for s in sorted(spans) if counted[s]}
+        try:
+            if limit is not None and sum(rows.values()) > limit:
+                given = share(rows, limit)
+                lengths = {s: len(span) if given[s] == rows[s] else given[s] for s, span in spans.items()}
+                for shard, count in counters.items():
+                    if given[shard] < rows[shard]:
+                        lengths[shard] = locate(count, spans[shard], [given[shard]])[0] - spans[shard].start
+                end, rows = advance(start, bounds, lengths), given
+            per_task = _per_task(rows, most, at_least)
+            cuts = {}
+            for shard, count in counters.items():
+                parts = -(-rows[shard] // per_task)
+                wanted = [rows[shard] * part // parts for part in range(1, parts)]
+                cuts[shard] = locate(count, Range(shard, start[shard].next, end[shard].next), wanted)
+        except _UncountableError:
+            return self._plan(start, bounds, max_rows, max_bytes, counting=False)
         return end, {"perTask": per_task, **({"cuts": cuts} if cuts else {})}
 
-
-def _counter(source: Source, shard: str) -> Callable[[Sequence[int]], Sequence[int]]:
-    def count(positions: Sequence[int]) -> Sequence[int]:
-        counted = source.count(shard, positions)
+    def _count(self, shard: str, positions: Sequence[int]) -> Sequence[int]:
+        counted = self.source.count(shard, positions)
         if counted is None:
-            raise ProtocolError(f"'{shard}' could be counted a moment ago, and now cannot")
+            raise _UncountableError
         return counted
 
-    return count
+
+class _UncountableError(Exception):
+    """A source that could count a moment ago cannot any more: then positions must do."""
+
+
+def _per_task(rows: Mapping[str, int], most: int, at_least: int) -> int:
+    """So many rows a task that there are `at_least` tasks, and hardly more than need be."""
+    total = sum(rows.values())
+    size = max(1, -(-total // at_least))
+    # Rounded up, 5 rows in 4 tasks would be 3, and rows of many shards are packed together.
+    exact = len(rows) == 1 and -(-total // size) >= at_least
+    return max(1, min(most, size if exact else total // at_least))
 
 
 def _rows_allowed(max_bytes: int | None, bounds: Bounds, max_rows: int | None) -> int | None:

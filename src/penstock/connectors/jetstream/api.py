@@ -140,6 +140,13 @@ def ack_columns(messages: Messages) -> tuple[pa.Array, pa.Array, pa.Array]:
     return text(subject), text(sequence).cast(pa.int64()), text(moment).cast(pa.int64()).view(TIMESTAMP)
 
 
+def answered_by_other(fields: Fields, stream: str) -> str:
+    """The name of another stream, a mirror, that answered for `stream`; empty where it did itself."""
+    names = text(fields.values.take(pa.array(np.cumsum(fields.counts) - DIRECT_FIELDS)))
+    other = pc.index(pc.equal(names, stream), False).as_py()
+    return "" if other < 0 else str(names[other].as_py())
+
+
 def direct_columns(fields: Fields) -> tuple[pa.Array, pa.Array, pa.Array]:
     """The same from the header fields of DIRECT.GET, which come last in each block, in the server's order."""
     ends = np.cumsum(fields.counts)

@@ -107,14 +107,23 @@ class Calls:
     def counts(self, stream: str, bodies: Sequence[bytes]) -> list[int]:
         """How many messages each of these consumers would read. Each is made and deleted again."""
         subject = f"{self.prefix}.CONSUMER.CREATE.{stream}"
-        made = [self._answer(reply) for reply in self.connection.requests([(subject, body) for body in bodies])]
-        for consumer in made:
-            self.forget(stream, consumer["name"])
-        return [consumer["num_pending"] for consumer in made]
+        counted: list[int] = []
+        refused: ApiError | None = None
+        for reply in self.connection.requests([(subject, body) for body in bodies]):
+            try:
+                made = self._answer(reply)
+            except ApiError as error:
+                refused = error
+                continue
+            self.forget(stream, made["name"])
+            counted.append(made["num_pending"])
+        if refused is not None:
+            raise refused
+        return counted
 
     def forget(self, stream: str, consumer: str) -> None:
         """Delete a consumer, without waiting: were it not to arrive, the consumer goes away by itself."""
-        self.connection.publish(f"{self.prefix}.CONSUMER.DELETE.{stream}.{consumer}")
+        self.connection.ask(f"{self.prefix}.CONSUMER.DELETE.{stream}.{consumer}")
 
     def call(self, action: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Any call with a JSON body and answer."""

@@ -7,7 +7,9 @@ comes before the end, the leader is asked whether that is so.
 """
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.nats import wire
 from penstock.connectors.nats.client import Disconnected
-from penstock.errors import ProtocolError
+from penstock.errors import ConnectError, ProtocolError
 from penstock.offsets import Range
 
 # Up to 64 MB may wait in the server for a client before it is cut off as slow: stay far below.
@@ -26,6 +28,12 @@ PULL_BYTES = 8 << 20
 PULL = 20_000
 DIRECT_BYTES = 4 << 20
 DIRECT = 10_000
+# How often DIRECT.GET is asked again when the answer is a mirror's, or a replica's that lags: for 6 s in all.
+DOUBTS = 50
+
+
+class Incomplete(ConnectError):  # noqa: N818 - what it is, and the base says that it is an error
+    """DIRECT.GET does not give all there is."""
 
 
 class Rows(NamedTuple):
@@ -69,24 +77,35 @@ def consumer(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows
                 yield rows
             for frame in scan.others:
                 if frame.subject in open_pulls:
-                    left, ended = _pull_ended(frame, open_pulls.pop(frame.subject))
-                    ahead -= left
-                    dry |= ended
+                    end = _pull_ended(frame, open_pulls.pop(frame.subject))
+                    ahead -= end.missing
+                    dry |= end.dry
+                    most *= 2 if end.too_large else 1
     finally:
-        connection.unsubscribe(sid)
-        calls.forget(span.shard, made["name"])
-    if at < span.end:
-        _prove(calls, Range(span.shard, at, span.end), filters)
+        with suppress(Disconnected):
+            connection.unsubscribe(sid)
+            calls.forget(span.shard, made["name"])
+    if at < span.end and not _proven(calls, Range(span.shard, at, span.end), filters):
+        raise Disconnected(f"the replica that was asked lacks messages of stream '{span.shard}' after {at}")
 
 
-def _pull_ended(frame: wire.Frame, asked: int) -> tuple[int, bool]:
-    """How many messages of a pull will not come, and whether that is because there are none."""
+class _PullEnd(NamedTuple):
+    """What the status at the end of a pull says: how many will not come, and why."""
+
+    missing: int
+    dry: bool = False
+    too_large: bool = False
+
+
+def _pull_ended(frame: wire.Frame, asked: int) -> _PullEnd:
     status, text, fields = wire.fields(frame.headers)
-    left = dict(fields).get("Nats-Pending-Messages")
-    if status == 404 or (status == 408 and "pending" not in text.lower()):
-        return int(left) if left is not None else asked, True
-    if status == 408 or (status == 409 and text in ("Batch Completed", "Message Size Exceeds MaxBytes")):
-        return int(left) if left is not None else asked, False
+    missing = int(dict(fields).get("Nats-Pending-Messages", asked))
+    if status == 404 or (status == 408 and text != "Requests Pending"):
+        return _PullEnd(missing, dry=True)
+    if status == 408 or (status == 409 and text == "Batch Completed"):
+        return _PullEnd(missing)
+    if status == 409 and text == "Message Size Exceeds MaxBytes":
+        return _PullEnd(missing, too_large=True)
     # Consumer deleted, leadership changed, no responders: make another consumer.
     raise Disconnected(f"the consumer ended: {status} {text}")
 
@@ -110,40 +129,58 @@ def _consumer_rows(messages: wire.Messages) -> Rows:
 
 
 def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
-    """Read with DIRECT.GET. It knows one filter; with several, everything comes and the others are dropped here."""
+    """Read with DIRECT.GET. It knows one filter; with several, everything comes and the others are dropped here.
+
+    Mirrors answer too, under their own name, and may keep less: what they say is not taken, and asked again.
+    """
     connection = calls.connection
     subject = f"{calls.prefix}.DIRECT.GET.{span.shard}"
     sid, inbox = connection.subscribe()
-    at, asked = span.start, 0
+    at, asked, doubts = span.start, 0, 0
     try:
         while at < span.end:
             asked += 1
-            before, batch, reply = at, min(DIRECT, span.end - at), f"{inbox}.{asked}"
+            batch, reply, pending, mirror = min(DIRECT, span.end - at), f"{inbox}.{asked}", b"0", ""
             connection.publish(subject, api.get(at, batch, DIRECT_BYTES, filters), reply)
             end: wire.Frame | None = None
             while end is None:
                 scan = connection.receive(sid, linger=batch > 1000, direct=True)
                 if scan.messages is not None:
-                    rows = _clip(span, at, _direct_rows(scan.messages))
-                    at = rows.next
-                    yield _matching(rows, filters) if len(filters) > 1 else rows
+                    fields = _direct_fields(scan.messages)
+                    mirror = mirror or api.answered_by_other(fields, span.shard)
+                    if not mirror:
+                        rows = _clip(span, at, _direct_rows(scan.messages, fields))
+                        at = rows.next
+                        yield _matching(rows, filters) if len(filters) > 1 else rows
                 end = next((frame for frame in scan.others if frame.subject == reply.encode()), None)
-            status, text, fields = wire.fields(end.headers)
+            status, text, said = wire.fields(end.headers)
+            pending = dict(said).get("Nats-Num-Pending", b"0")
             if status == 503:
                 raise Disconnected(f"no server answers DIRECT.GET for stream '{span.shard}'")
             if status not in (204, 404):
                 raise ProtocolError(f"DIRECT.GET of stream '{span.shard}' answered {status} {text}")
-            if at == before or dict(fields).get("Nats-Num-Pending") == b"0":
-                break
+            if mirror or (pending == b"0" and at < span.end):
+                if not mirror and _proven(calls, Range(span.shard, at, span.end), filters):
+                    return
+                doubts += 1
+                if doubts > DOUBTS:
+                    why = f"its mirror '{mirror}' answers in its place" if mirror else "replicas lack its last messages"
+                    raise Incomplete(
+                        f"stream '{span.shard}' cannot be read with DIRECT.GET: {why}. Turn mirror_direct off on its "
+                        "mirrors, or set readEngine=consumer."
+                    )
+                time.sleep(0.005 * doubts)
     finally:
-        connection.unsubscribe(sid)
-    if at < span.end:
-        _prove(calls, Range(span.shard, at, span.end), filters)
+        with suppress(Disconnected):
+            connection.unsubscribe(sid)
 
 
-def _direct_rows(messages: wire.Messages) -> Rows:
+def _direct_fields(messages: wire.Messages) -> wire.Fields:
     assert messages.blocks is not None, "DIRECT.GET answers with headers"
-    fields = wire.all_fields(messages.blocks)
+    return wire.all_fields(messages.blocks)
+
+
+def _direct_rows(messages: wire.Messages, fields: wire.Fields) -> Rows:
     return Rows(*api.direct_columns(fields), messages.values, lambda: fields.as_column(drop_last=api.DIRECT_FIELDS), 0)
 
 
@@ -157,10 +194,7 @@ def _matching(rows: Rows, filters: Sequence[str]) -> Rows:
     return Rows(subject, sequence, timestamp, value, lambda: rows.headers().filter(keep), rows.next)
 
 
-def _prove(calls: Calls, rest: Range, filters: Sequence[str]) -> None:
-    """Return only if the leader, too, has nothing in `rest`."""
+def _proven(calls: Calls, rest: Range, filters: Sequence[str]) -> bool:
+    """Whether the leader, too, has nothing in `rest`: a replica may lag."""
     first = calls.first_from(rest.shard, rest.start, filters)
-    if first is not None and first.sequence < rest.end:
-        raise Disconnected(
-            f"stream '{rest.shard}' has message {first.sequence}, but the replica that was asked does not yet"
-        )
+    return first is None or first.sequence >= rest.end

@@ -8,8 +8,10 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.jetstream import api, engines
@@ -19,7 +21,7 @@ from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.upkeep import Upkeep
 from penstock.connectors.nats.client import Denied, Disconnected, connect, keep
 from penstock.errors import ConnectError, DataLossError, OptionError, PenstockError
-from penstock.offsets import Bound, Bounds, Offsets, Range
+from penstock.offsets import Bound, Bounds, Loss, Offsets, Position, Range, lost
 from penstock.plan import REMEDY
 
 log = logging.getLogger("penstock")
@@ -61,30 +63,35 @@ class JetStreamSource:
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of `span`. After a lost connection it goes on behind the last row it gave."""
-        at, failures = span.start, 0
-        while at < span.end:
+        rest, failures = span, 0
+        while len(rest):
             try:
                 calls = self._open()
-                info = calls.stream(span.shard)
-                if not self._readable(info, Range(span.shard, at, span.end, span.epoch)):
+                info = calls.streams([span.shard])[span.shard]
+                if not self._readable(info, rest) or info is None:
                     return
                 filters = filters_for(info, self.options.subjects)
-                rest = Range(span.shard, at, span.end, span.epoch)
+                gap = None
                 for rows in self._engine(calls, info, rest)(calls, rest, filters):
                     failures = 0
                     if len(rows.sequence):
                         yield self._batch(rows, span.shard)
-                    at = rows.next
+                    gap = _first_gap(rows, rest) if gap is None else gap
+                    rest = replace(rest, start=rows.next)
+                gap = rest.start if gap is None and len(rest) else gap
+                if gap is not None and not filters:
+                    # Deleted before we came is a gap; deleted by the stream's limits while we were reading is a loss.
+                    self._readable(self._open().streams([span.shard])[span.shard], replace(span, start=gap))
                 return
             except Disconnected as error:
                 failures += 1
                 self._drop()
                 if failures >= ATTEMPTS:
                     raise ConnectError(
-                        f"reading stream '{span.shard}' stopped at {at} of [{span.start}, {span.end}) after {failures} "
-                        f"attempts without a message: {error}"
+                        f"reading stream '{span.shard}' stopped at {rest.start} of [{span.start}, {span.end}) after "
+                        f"{failures} attempts without a message: {error}"
                     ) from None
-                log.warning("stream '%s': %s; going on at %d", span.shard, error, at)
+                log.warning("stream '%s': %s; going on at %d", span.shard, error, rest.start)
                 _pause(failures)
 
     def progress(self, at: Offsets) -> None:
@@ -155,10 +162,7 @@ class JetStreamSource:
         if new:
             admit(calls, self.options, found, new)
         self._seen |= found
-        return {
-            name: Bound(info.first, info.last + 1, info.created, info.size / max(1, info.messages), info.transient)
-            for name, info in found.items()
-        }
+        return {name: _bound(info) for name, info in found.items()}
 
     def _find_names(self, calls: Calls) -> list[str]:
         options = self.options
@@ -178,33 +182,35 @@ class JetStreamSource:
         return sorted(found)
 
     def _engine(self, calls: Calls, info: api.StreamInfo, span: Range) -> engines.Engine:
+        """The engine that was asked for, or that suits; where neither is forced, the other one stands in."""
         asked = self.options.read_engine
-        if asked == "consumer":
-            return engines.consumer
-        can = info.allow_direct and calls.connection.version() >= (2, 11)
         if asked == "direct" or info.retention != "limits":
             return engines.direct
-        if can and len(span) <= SMALL and len(filters_for(info, self.options.subjects)) <= 1:
-            return engines.direct
-        return self._consumer_or_direct if can else self._consumer_or_why
+        if asked == "consumer" or not (info.allow_direct and calls.connection.version() >= (2, 11)):
+            return self._consumer_or_why
+        small = len(span) <= SMALL and len(filters_for(info, self.options.subjects)) <= 1
+        both = (engines.direct, engines.consumer) if small else (engines.consumer, engines.direct)
+        return lambda calls, span, filters: self._either(both, calls, span, filters)
 
-    def _consumer_or_direct(self, calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[engines.Rows]:
-        """A consumer; where the account or the stream allows none, DIRECT.GET."""
-        rows = engines.consumer(calls, span, filters)
+    def _either(
+        self, both: tuple[engines.Engine, engines.Engine], calls: Calls, span: Range, filters: Sequence[str]
+    ) -> Iterator[engines.Rows]:
+        """One engine; where the account, the stream or a mirror does not let it, the other goes on behind it."""
+        at = span
         try:
-            first = next(rows, None)
+            for rows in both[0](calls, span, filters):
+                yield rows
+                at = replace(at, start=rows.next)
+            return
         except Denied:
             self._drop()
             calls = self._open()
+        except engines.Incomplete:
+            pass
         except ApiError as error:
             if error.code not in api.TOO_MANY_CONSUMERS:
                 raise
-        else:
-            if first is not None:
-                yield first
-                yield from rows
-            return
-        yield from engines.direct(calls, span, filters)
+        yield from both[1](calls, at, filters)
 
     def _consumer_or_why(self, calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[engines.Rows]:
         try:
@@ -217,22 +223,17 @@ class JetStreamSource:
                 f"or allow DIRECT.GET: nats stream edit {span.shard} --allow-direct"
             ) from None
 
-    def _readable(self, info: api.StreamInfo, span: Range) -> bool:
+    def _readable(self, info: api.StreamInfo | None, span: Range) -> bool:
         """Whether the range can still be read; a loss since it was planned is an error, or logged."""
-        if span.epoch and info.created != span.epoch:
-            loss = f"stream '{span.shard}' was deleted and made again while [{span.start}, {span.end}) was to be read"
-        elif info.first > span.start and not info.transient:
-            gone = min(info.first, span.end) - span.start
-            loss = (
-                f"stream '{span.shard}' starts at {info.first}, but a task is at {span.start}: {gone} messages were "
-                "deleted unread"
-            )
-        else:
-            return True
-        if self.options.fail_on_data_loss:
-            raise DataLossError(f"{loss}. {REMEDY}")
-        log.warning("failOnDataLoss=false, going on: %s", loss)
-        return not span.epoch or info.created == span.epoch
+        bounds = {} if info is None else {span.shard: _bound(info)}
+        losses = lost({span.shard: Position(span.start, span.epoch)}, bounds)
+        if not losses and info is not None and info.last + 1 < span.end:
+            losses = [Loss(span.shard, span.end, _bound(info), "backwards")]
+        if losses and self.options.fail_on_data_loss:
+            raise DataLossError(f"stream {losses[0]}. {REMEDY}")
+        for loss in losses:
+            log.warning("failOnDataLoss=false, going on: stream %s", loss)
+        return not any(loss.kind in ("gone", "recreated") for loss in losses)
 
     def _batch(self, rows: engines.Rows, stream: str) -> pa.RecordBatch:
         made: dict[str, Callable[[], pa.Array]] = {
@@ -270,10 +271,28 @@ class JetStreamSource:
             return [sum(counts) for counts in zip(*per_filter, strict=True)]
         try:
             return calls.counts(info.name, [api.reader(at, filters, info.name) for at in positions])
-        except (Denied, ApiError):
+        except ApiError:
             # No consumer to be had: even by numbers will do, it is only about who reads how much.
+            return None
+        except Denied:
             self._drop()
             return None
+
+
+def _bound(info: api.StreamInfo) -> Bound:
+    return Bound(info.first, info.last + 1, info.created, info.size / max(1, info.messages), info.transient)
+
+
+def _first_gap(rows: engines.Rows, span: Range) -> int | None:
+    """The first position from the start of `span` on that `rows` jump over."""
+    numbers = np.asarray(rows.sequence)
+    if not len(numbers):
+        return None
+    if numbers[0] != span.start:
+        return span.start
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        return None
+    return int(numbers[np.argmax(np.diff(numbers) > 1)]) + 1
 
 
 def _pause(attempt: int) -> None:

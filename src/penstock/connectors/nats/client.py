@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -62,6 +63,7 @@ class Connection:
         self.info: dict[str, Any] = {}
         self._buffer, self._size, self._used = bytearray(BUFFER), 0, 0
         self._vectors = True
+        self._optional: deque[str] = deque(maxlen=100)
         self._replies = 0
         tried = []
         for server in map(address, options.servers):
@@ -150,6 +152,11 @@ class Connection:
         """One message, without waiting."""
         self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(body), body))
 
+    def ask(self, subject: str) -> None:
+        """One request whose answer nobody waits for, and whose refusal does not matter."""
+        self._optional.append(subject)
+        self.publish(subject)
+
     def receive(self, sid: int, *, linger: bool, direct: bool = False) -> wire.Scan:
         """What came for `sid` and others: at least one frame. `linger` waits for a fuller buffer while more comes."""
         try:
@@ -188,6 +195,8 @@ class Connection:
                 self._socket.settimeout(max(0.001, deadline - time.monotonic()) if not got else LINGER)
                 n = self._socket.recv_into(view[self._size :])
                 if not n:
+                    if got:  # what came before the end counts; the next look finds the end again
+                        return
                     raise Disconnected(f"{self._at} closed the connection")
                 self._size += n
                 got += n
@@ -197,7 +206,8 @@ class Connection:
             if not got:
                 raise
         except OSError as error:
-            raise Disconnected(f"lost the connection to {self._at}: {_reason(error)}") from None
+            if not got:
+                raise Disconnected(f"lost the connection to {self._at}: {_reason(error)}") from None
 
     def _notice(self, frame: wire.Frame) -> None:
         if frame.kind == b"PING":
@@ -207,6 +217,8 @@ class Connection:
         elif frame.kind == b"-ERR":
             text = frame.payload.decode(errors="replace").strip("'")
             if text.lower().startswith("permissions violation"):
+                if any(f'"{subject}"' in text for subject in self._optional):
+                    return
                 raise Denied(f"{self._at} refuses: {text}. Grant that to the account that Penstock uses.")
             raise Disconnected(f"{self._at} ended the connection: {text}")
 
@@ -230,8 +242,8 @@ class Connection:
             "lang": "python-penstock", "version": __version__, "name": options.connection_name,
         }  # fmt: skip
         hello |= self._credentials()
-        self.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(hello).encode())
         try:
+            self.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(hello).encode())
             while not any(frame.kind == b"PONG" for frame in self._take(deadline, linger=False).others):
                 pass
         except TimeoutError:
@@ -239,6 +251,10 @@ class Connection:
         except Disconnected as error:
             if "authorization" in str(error).lower() or "authentication" in str(error).lower():
                 raise ConnectError(f"{server} refused the credentials ({self._who(hello)}): {error}") from None
+            if options.tls_cert:  # TLS 1.3 refuses a client's certificate only after the handshake
+                raise ConnectError(
+                    f"{server} did not accept us; perhaps not the certificate in tlsCert: {error}"
+                ) from None
             raise
 
     def _read_info(self, deadline: float) -> None:
@@ -254,10 +270,18 @@ class Connection:
             line += byte
             if len(line) == 5 and line != b"INFO ":
                 raise Disconnected(f"is no NATS server: it greets with {line!r}")
-        self.info = json.loads(line[5:])
+        try:
+            info = json.loads(line[5:])
+        except ValueError:
+            info = None
+        if not isinstance(info, dict):
+            raise Disconnected("is no NATS server: its greeting is no JSON object")
+        self.info = info
 
     def _secure(self, server: Address) -> None:
         options = self.options
+        if self.info.get("tls_verify") and not options.tls_cert:
+            raise ConnectError(f"{server} wants a certificate of ours. Set tlsCert and tlsKey.")
         try:
             context = ssl.create_default_context(cafile=str(options.tls_ca) if options.tls_ca else None)
             if options.tls_cert:
