@@ -315,6 +315,21 @@ def test_a_batch_is_planned_where_the_stream_has_few_consumers_left(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_connection_gathers_no_subscriptions(folder: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = f'jetstream {{ store_dir: "{folder / "data"}" }}\nmax_subscriptions: 3\n'
+    with server(folder, config=config) as (running, admin):
+        admin.create("S")
+        admin.numbers("S", 10)
+        for _ in range(5):
+            with opened(running.url, stream="S", readEngine=engine) as source:
+                assert numbers(table(source, Range("S", 1, 6), Range("S", 6, 11))) == list(range(10))
+                reading = source.read(Range("S", 1, 6))
+                next(reading)
+                reading.close()
+    assert caplog.text == "", "the server had nothing to object to"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_messages_larger_than_the_server_now_allows_are_read(
     folder: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.connectors.nats.wire import Fields, Messages, interleaved, text
+from penstock.connectors.nats.wire import Fields, Messages, grid, interleaved, text
 from penstock.record import TIMESTAMP
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -129,13 +129,17 @@ def ack_columns(messages: Messages) -> tuple[pa.Array, pa.Array, pa.Array]:
     """
     line = np.frombuffer(messages.lines, np.uint8)
     dot = np.flatnonzero(line == ord("."))
-    at = np.searchsorted(dot, messages.reply_end)
+    table = grid(dot, messages.line_bounds) if messages.line_bounds is not None else None
+    if table is not None:
+        dots = table[:, -4:]
+    else:
+        dots = dot[np.searchsorted(dot, messages.reply_end)[:, None] + np.arange(-4, 0)]
     subject, sequence, moment = interleaved(
         messages.lines,
         messages.subject_start, messages.subject_end,
-        dot[at - 4] + 1, dot[at - 3],
+        dots[:, 0] + 1, dots[:, 1],
         # Nanoseconds have 19 digits until the year 2286; without the last three they are microseconds.
-        dot[at - 2] + 1, dot[at - 1] - 3,
+        dots[:, 2] + 1, dots[:, 3] - 3,
     )  # fmt: skip
     return text(subject), text(sequence).cast(pa.int64()), text(moment).cast(pa.int64()).view(TIMESTAMP)
 

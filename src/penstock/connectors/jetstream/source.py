@@ -68,6 +68,9 @@ class JetStreamSource:
             try:
                 calls = self._open()
                 info = calls.streams([span.shard])[span.shard]
+                if info and info.created == span.epoch and info.last + 1 < span.end and failures < ATTEMPTS - 1:
+                    # A new leader may not know of its last messages for a moment.
+                    raise Disconnected(f"stream '{span.shard}' ends at {info.last}")
                 if not self._readable(info, rest) or info is None:
                     return
                 filters = filters_for(info, self.options.subjects)

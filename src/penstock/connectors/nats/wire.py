@@ -93,6 +93,7 @@ class Messages:
     subject_start: Ints
     subject_end: Ints
     reply_end: Ints
+    line_bounds: Ints | None  # where each control line starts and the last one ends; None where some were left out
 
     def __len__(self) -> int:
         return len(self.values)
@@ -122,17 +123,22 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = F
     at = offsets(lines)
     text = np.frombuffer(lines.buffers()[2], np.uint8, count=int(at[-1]))
     space = np.flatnonzero(text == _SPACE)
-    first = np.searchsorted(space, at[:-1])
-    count = np.empty(len(first), np.int64)
-    np.subtract(first[1:], first[:-1], out=count[:-1])
-    count[-1] = len(space) - first[-1]
     with_headers = text[at[:-1]] == ord("H")
+    # The spaces of a line: behind the kind, the subject, the sid and, if any, the reply subject and the header size.
+    edges = grid(space, at)
+    if edges is not None and edges.shape[1] > 2:
+        count = np.full(len(edges), edges.shape[1], np.int64)
+    else:
+        first = np.searchsorted(space, at[:-1])
+        count = np.diff(first, append=len(space))
+        edges = space[np.minimum(first[:, None] + np.arange(5), len(space) - 1)]
     wanted = (count == 4) if direct else (count == 4 + with_headers)
     if direct:
         u = np.frombuffer(buffer, np.uint8, count=size)
         wanted &= with_headers & (u[np.minimum(line_end + 10, size - 1)] == _CR)
     # A message that was under way when its subscription ended must not be taken for one of the next.
-    wanted &= decimals(text, space[np.minimum(first + 2, len(space) - 1)]) == sid
+    wanted &= _spells(text, edges[:, 2], b" %d" % sid)
+    whole_lines: Ints | None = at
     if not wanted.all():
         for i in np.flatnonzero(~wanted):
             frame, _ = parse(buffer, int(start[i]), size)
@@ -141,22 +147,39 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = F
         keep = np.flatnonzero(wanted)
         if not len(keep):
             return Scan(None, others, used)
-        line_end, end, first, with_headers = line_end[keep], end[keep], first[keep], with_headers[keep]
+        line_end, end, edges, with_headers = line_end[keep], end[keep], edges[keep], with_headers[keep]
+        whole_lines = None
     body, blocks = line_end + 2, None
     if with_headers.any():
         split = np.zeros(len(body), np.int64)
         rows = np.flatnonzero(with_headers)
-        size_end = space[first[rows] + (3 if direct else 4)]
+        size_end = edges[rows, 3 if direct else 4]
         split[rows] = decimals(text, size_end)
         if (body + split > end).any() or (text[size_end - 1] - 48 > 9).any():
             raise ProtocolError("the server sent headers that are longer than their message")
         blocks = segments(raw, body, body + split)
         body = body + split
-    reply_end = space[first + (2 if direct else 3)]
     values = segments(raw, body, end)
-    return Scan(
-        Messages(values, blocks, lines.buffers()[2], space[first] + 1, space[first + 1], reply_end), others, used
-    )
+    reply_end = edges[:, 2 if direct else 3]
+    messages = Messages(values, blocks, lines.buffers()[2], edges[:, 0] + 1, edges[:, 1], reply_end, whole_lines)
+    return Scan(messages, others, used)
+
+
+def grid(found: Ints, at: Ints) -> Ints | None:
+    """The positions of a separator as a table, a row for each line that `at` bounds; None where lines differ."""
+    width, odd = divmod(len(found), len(at) - 1)
+    if odd or not width:
+        return None
+    table = found.reshape(-1, width)
+    return table if (table[:, 0] >= at[:-1]).all() and (table[:, -1] < at[1:]).all() else None
+
+
+def _spells(u: Bytes, end: Ints, word: bytes) -> npt.NDArray[np.bool_]:
+    """Whether `word` stands before each `end`."""
+    same: npt.NDArray[np.bool_] = u[end - 1] == word[-1]
+    for back, letter in enumerate(reversed(word[:-1]), start=2):
+        same &= u[end - back] == letter
+    return same
 
 
 _Found = tuple[tuple[Ints, Ints, Ints] | None, list[Frame], int]
@@ -171,27 +194,31 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
     start = np.empty(len(newline), np.int64)
     start[0] = 0
     np.add(newline[:-1], 1, out=start[1:])
-    # Line k runs from start[k] to newline[k]; keep those that look like the first line of a message.
+    # Line k runs from start[k] to newline[k]; keep those that look like the first line of a message. Looking at
+    # three letters is enough: what only looks like one breaks the chain.
     first = u[start]
     line = np.flatnonzero((first == ord("M")) | (first == ord("H")))
     line = line[newline[line] - start[line] > 8]
     at = start[line] + (first[line] == ord("H"))
-    line = line[(u[at + 1] == ord("S")) & (u[at + 3] == _SPACE) & (u[at] == ord("M")) & (u[at + 2] == ord("G"))]
-    line = line[(u[newline[line] - 1] == _CR) & (u[newline[line] - 2] - 48 < 10)]
+    line = line[(u[at + 1] == ord("S")) & (u[at + 3] == _SPACE)]
     start, line_end = start[line], newline[line] - 1
     if not len(start):
         return _walk(buffer, size, None)
     end = line_end + 2 + decimals(u, line_end)
-    if start[0] == 0 and (end[:-1] + 2 == start[1:]).all():
-        whole = len(start) - int(end[-1] + 2 > size)
-        if not whole:
-            return None, [], 0
-        if not ((u[end[:whole]] == _CR) & (u[end[:whole] + 1] == _LF)).all():
-            raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[:60])!r}")
-        used = int(end[whole - 1]) + 2
-        if whole < len(start) or newline[-1] < used:
-            return (start[:whole], line_end[:whole], end[:whole]), [], used
-    return _walk(buffer, size, (start, line_end, end))
+    if not (u[line_end - 1] - 48 < 10).all():
+        return _walk(buffer, size, None)  # some line has no size
+    if start[0] != 0 or not (end[:-1] + 2 == start[1:]).all():
+        return _walk(buffer, size, (start, line_end, end))
+    whole = len(start) - int(end[-1] + 2 > size)
+    if not whole:
+        return None, [], 0
+    used = int(end[whole - 1]) + 2
+    if whole == len(start) and newline[-1] >= used:
+        return _walk(buffer, size, (start, line_end, end))  # a frame of another kind behind the last message
+    # The line feed behind a body is there, as the next line starts after it; the last one has no next.
+    if not (u[end[:whole]] == _CR).all() or u[used - 1] != _LF:
+        raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[:60])!r}")
+    return (start[:whole], line_end[:whole], end[:whole]), [], used
 
 
 def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints] | None) -> _Found:
