@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, consumers, numbers, opened, sequences, table, until, whole
+from jetstream_tools import Query, consumers, numbers, once, opened, sequences, table, until, whole
 
 from harness import Admin
 from penstock.connectors.jetstream import api, engines
@@ -223,15 +224,17 @@ def test_a_task_that_is_to_read_past_the_end_of_a_restored_stream_fails(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("filtered", [False, True])
 def test_a_range_that_is_trimmed_while_it_is_read_is_loss(
-    admin: Admin, nats: NatsServer, stream: str, engine: str, monkeypatch: pytest.MonkeyPatch
+    admin: Admin, nats: NatsServer, stream: str, filtered: bool, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow task on a stream at its limit: what goes between two pulls was not read, and must not be a gap."""
     monkeypatch.setattr(engines, "PULL", 100)
     monkeypatch.setattr(engines, "DIRECT", 100)
     admin.create(stream)
     admin.numbers(stream, 2000)
-    with opened(nats.url, stream=stream, readEngine=engine) as source:
+    options = {"subjects": f"{stream}.n"} if filtered else {}
+    with opened(nats.url, stream=stream, readEngine=engine, **options) as source:
         reading = source.read(whole(source, stream))
         rows = [next(reading)]
         admin.purge(stream, seq=1501)
@@ -292,21 +295,37 @@ def test_expiry_of_what_was_already_read_is_not_loss(admin: Admin, nats: NatsSer
         assert numbers(pa.concat_tables(query.run())) == list(range(100, 110))
 
 
-@pytest.mark.parametrize("engine", ["auto", "direct"])
-def test_a_mirror_that_keeps_less_does_not_hide_messages_of_its_origin(
-    admin: Admin, nats: NatsServer, hundred: str, engine: str
-) -> None:
-    """A mirror of a stream that allows DIRECT.GET answers for it, by itself, also where it has other limits."""
+@pytest.fixture
+def mirrored(admin: Admin, hundred: str) -> str:
+    """A stream with a mirror that keeps its last ten messages, and answers DIRECT.GET in its place now and then."""
     mirror = f"{hundred}M"
     body = {"name": mirror, "mirror": {"name": hundred}, "allow_direct": True, "max_msgs": 10}
     admin.calls.call(f"STREAM.CREATE.{mirror}", body)
     until(lambda: admin.calls.stream(mirror).last == 100)
     assert admin.calls.call(f"STREAM.INFO.{mirror}")["config"]["mirror_direct"], "it inherits that"
-    until(
-        lambda: admin.connection.request(f"$JS.API.DIRECT.GET.{hundred}", b'{"seq":1}').headers.startswith(
-            b"NATS/1.0 404"
-        )
-    )
-    with opened(nats.url, stream=hundred, readEngine=engine) as source:
+    first = (f"$JS.API.DIRECT.GET.{hundred}", b'{"seq":1}')
+    until(lambda: admin.connection.request(*first).headers.startswith(b"NATS/1.0 404"))
+    return hundred
+
+
+@pytest.mark.parametrize("engine", ["auto", "direct"])
+def test_a_mirror_that_keeps_less_does_not_hide_messages_of_its_origin(
+    nats: NatsServer, mirrored: str, engine: str
+) -> None:
+    """A mirror of a stream that allows DIRECT.GET answers for it, by itself, also where it has other limits."""
+    with opened(nats.url, stream=mirrored, readEngine=engine) as source:
         for _ in range(12):
-            assert numbers(table(source, whole(source, hundred))) == list(range(100))
+            assert numbers(table(source, whole(source, mirrored))) == list(range(100))
+
+
+@pytest.mark.parametrize("engine", ["auto", "direct"])
+def test_a_mirror_that_keeps_less_does_not_make_tasks_overlap(nats: NatsServer, mirrored: str, engine: str) -> None:
+    """Where a batch is cut is found by counting, and the mirror counts otherwise."""
+    options = {"subjects": f"{mirrored}.n", "minPartitions": 8, "readEngine": engine}
+    with opened(nats.url, stream=mirrored, **options) as source:
+        for _ in range(20):
+            spans = [span for task in once(source) for span in task]
+            edges = [(span.start, span.end) for span in spans]
+            assert edges[0][0] == 1
+            assert edges[-1][1] == 101
+            assert all(end == start for (_, end), (start, _) in pairwise(edges)), "each begins where one ended"

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -291,6 +292,24 @@ def test_a_batch_waits_until_enough_rows_match(admin: Admin, nats: NatsServer, s
         assert query.run() == []
         admin.numbers(sparse, 1, subject=f"{sparse}.hot")
         assert [rows.num_rows for rows in query.run()] == [250]
+
+
+@pytest.mark.parametrize("engine", ["auto", "direct"])
+def test_a_limit_per_trigger_holds_while_messages_arrive(
+    admin: Admin, nats: NatsServer, sparse: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting takes several questions, and what arrives between them is not part of the batch."""
+    with opened(nats.url, stream=sparse, subjects=f"{sparse}.hot", minPartitions=3, readEngine=engine) as source:
+        query, count = Query(source), source.count
+
+        def counted(shard: str, positions: Sequence[int]) -> Sequence[int] | None:
+            admin.numbers(sparse, 20, subject=f"{sparse}.hot")
+            return count(shard, positions)
+
+        monkeypatch.setattr(source, "count", counted)
+        start, end = query.at, query.step(60)
+        sizes = [table(source, *task).num_rows for task in query.plan.tasks(start, end)]
+    assert sizes == [20, 20, 20]
 
 
 def test_a_limit_per_trigger_is_shared_by_two_streams_and_nothing_is_missed(

@@ -47,7 +47,14 @@ class JetStreamSource:
 
     def bounds(self) -> Bounds:
         """Both ends of every stream. A stream that existed before and is gone now is left out."""
-        return self._patiently(self._bounds)
+        for attempt in range(1, ATTEMPTS + 1):
+            before, found = dict(self._seen), self._patiently(self._bounds)
+            if attempt == ATTEMPTS or not any(_went_back(before[n], self._seen[n]) for n in found if n in before):
+                break
+            # A new leader may not know of its last messages for a moment: look again before calling it a loss.
+            self._seen = before
+            _pause(attempt)
+        return found
 
     def find(self, shard: str, timestamp: int) -> int:
         """By bisection over the leader's messages: it needs nothing but the permission to read one."""
@@ -284,6 +291,10 @@ class JetStreamSource:
 
 def _bound(info: api.StreamInfo) -> Bound:
     return Bound(info.first, info.last + 1, info.created, info.size / max(1, info.messages), info.transient)
+
+
+def _went_back(before: api.StreamInfo, now: api.StreamInfo) -> bool:
+    return before.created == now.created and now.last < before.last
 
 
 def _first_gap(rows: engines.Rows, span: Range) -> int | None:

@@ -1,0 +1,10 @@
+"""Runs the scenarios and writes their results: `make bench`. ONLY=... chooses parts, COUNT=... the messages."""
+
+import jetstream
+import plots
+from measure import save
+
+if __name__ == "__main__":
+    result = jetstream.main()
+    save("jetstream-read", result)
+    plots.draw(result)
