@@ -55,7 +55,7 @@ def throughput(spark: Any, url: str, count: int, rounds: int = 3) -> dict[str, A
     spans = [(1, half + 1), (half + 1, count + 1)]
     options = {"startingOffsets": "earliest", "minPartitions": 2, "maxRecordsPerPartition": count}
     sizes = {s: [frame_bytes(url, s, a, b) for a, b in spans] for s in ("PLAIN", "HEADED")}
-    for stream in ("PLAIN", "HEADED", "PLAIN", "HEADED"):  # until the JVM has compiled what it runs
+    for stream in ("PLAIN", "HEADED") * 4:  # until the JVM has compiled what it runs
         query(spark, url, stream, **options)
     seen: dict[str, list[float]] = {}
     for _ in range(rounds):

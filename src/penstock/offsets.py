@@ -6,7 +6,7 @@ stream that is deleted and made again counts from 1 again, but in another epoch.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from penstock.errors import OptionError
@@ -149,21 +149,24 @@ def locate(count: Callable[[Sequence[int]], Sequence[int]], span: Range, targets
     """For each target t the largest position with at most t rows between the start of `span` and it.
 
     `count` answers how many rows lie at or after each position; all targets are bisected together, so
-    that the number of its calls is the logarithm of the span, whatever the number of targets.
+    that the number of its calls is the logarithm of the span, whatever the number of targets. Rows that
+    arrive meanwhile lie behind the end, which is counted anew in each call, last. Targets must ascend, and
+    so does the answer, whatever `count` says.
     """
     if not targets:
         return []
-    total = count([span.start])[0]
+    both = count([span.start, span.end])
+    total = both[0] - both[1]
     low, high = [span.start] * len(targets), [span.end] * len(targets)
     while any(b > a for a, b in zip(low, high, strict=True)):
         middle = [(a + b + 1) // 2 for a, b in zip(low, high, strict=True)]
-        after = count(middle)
+        *after, beyond = count([*middle, span.end])
         for i, target in enumerate(targets):
-            if total - after[i] <= target:
+            if total - (after[i] - beyond) <= target:
                 low[i] = middle[i]
             else:
                 high[i] = middle[i] - 1
-    return low
+    return list(accumulate(low, max))
 
 
 def tasks(

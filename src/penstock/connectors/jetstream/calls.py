@@ -131,8 +131,11 @@ class Calls:
             self.connection.request(f"{self.prefix}.{action}", json.dumps(body).encode() if body else b"")
         )
 
-    def direct_counts(self, stream: str, text: str, positions: Sequence[int]) -> list[int]:
-        """How many messages match one filter at or after each position, from DIRECT.GET; servers from 2.12 on."""
+    def direct_counts(self, stream: str, text: str, positions: Sequence[int]) -> list[int] | None:
+        """How many messages match one filter at or after each position, from DIRECT.GET; servers from 2.12 on.
+
+        None where a mirror answered in its place: it may keep less.
+        """
         subject = f"{self.prefix}.DIRECT.GET.{stream}"
         bodies = [json.dumps({"seq": max(1, at), "next_by_subj": text, "batch": 1}).encode() for at in positions]
         found = []
@@ -140,7 +143,10 @@ class Calls:
             status, words, fields = wire.fields(reply.headers)
             if status not in (0, 404):
                 raise ProtocolError(f"DIRECT.GET of stream '{stream}' answered {status} {words}")
-            found.append(0 if status else int(dict(fields)["Nats-Num-Pending"]) + 1)
+            said = dict(fields)
+            if not status and said["Nats-Stream"] != stream.encode():
+                return None
+            found.append(0 if status else int(said["Nats-Num-Pending"]) + 1)
         return found
 
     def _answer(self, reply: wire.Frame) -> dict[str, Any]:

@@ -89,8 +89,8 @@ class JetStreamSource:
                     gap = _first_gap(rows, rest) if gap is None else gap
                     rest = replace(rest, start=rows.next)
                 gap = rest.start if gap is None and len(rest) else gap
-                if gap is not None and not filters:
-                    # Deleted before we came is a gap; deleted by the stream's limits while we were reading is a loss.
+                if gap is not None:
+                    # A gap that the stream's head has passed since may be messages that it lost while we were reading.
                     self._readable(self._open().streams([span.shard])[span.shard], replace(span, start=gap))
                 return
             except Disconnected as error:
@@ -277,8 +277,13 @@ class JetStreamSource:
         if self.options.read_engine == "direct" or info.retention != "limits":
             if not direct:
                 return None
-            per_filter = [calls.direct_counts(info.name, text, positions) for text in filters or (">",)]
-            return [sum(counts) for counts in zip(*per_filter, strict=True)]
+            total = [0] * len(positions)
+            for text in filters or (">",):
+                counted = calls.direct_counts(info.name, text, positions)
+                if counted is None:
+                    return None
+                total = [a + b for a, b in zip(total, counted, strict=True)]
+            return total
         try:
             return calls.counts(info.name, [api.reader(at, filters, info.name) for at in positions])
         except ApiError:
