@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from penstock.connectors import FORMATS, connector
+from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.options import table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,12 +26,8 @@ def _options(name: str) -> list[tuple[str, str, str]]:
 
 def guarantee_table() -> str:
     """What each connector can do, from its class."""
-    rows = []
-    for name in FORMATS:
-        c = connector(name)
-        marks = (c.can_read, c.can_write, c.can_read and c.replayable, c.can_write and c.exactly_once)
-        rows.append(f"| [`{name}`](docs/connectors/{name}.md) | {' | '.join('yes' if m else 'no' for m in marks)} |")
-    return "\n".join(["| format | read | write | replayable | exactly once |", "|---|---|---|---|---|", *rows])
+    rows = [f"| [`{name}`](docs/connectors/{name}.md) | {' | '.join(guarantees(name))} |" for name in FORMATS]
+    return "\n".join([f"| format | {' | '.join(GUARANTEES)} |", "|---|---|---|---|---|", *rows])
 
 
 def comparison_table() -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock import __version__
-from penstock.connectors import FORMATS, connector
+from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.errors import OptionError, PenstockError
 from penstock.options import table
 from penstock.peek import newest
@@ -46,11 +46,9 @@ def describe(
     """Show the connectors, or the options of one."""
     with _sentences():
         if name is None:
-            shown = Table("format", "read", "write", "replayable", "exactly once", title="connectors")
+            shown = Table("format", *GUARANTEES, title="connectors")
             for each in FORMATS:
-                c = connector(each)
-                marks = (c.can_read, c.can_write, c.can_read and c.replayable, c.can_write and c.exactly_once)
-                shown.add_row(each, *("yes" if mark else "no" for mark in marks))
+                shown.add_row(each, *guarantees(each))
         else:
             shown = Table("option", "default", "meaning", title=f"options of {name}", show_lines=False)
             for option, default, doc in table(connector(name).options_type):

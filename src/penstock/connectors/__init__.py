@@ -8,6 +8,16 @@ from penstock.errors import OptionError
 FORMATS = {"jetstream": "penstock.connectors.jetstream:JetStream"}
 
 
+GUARANTEES = ("read", "write", "replayable", "exactly once")
+
+
+def guarantees(name: str) -> tuple[str, ...]:
+    """What a format can do and promises, under the words of GUARANTEES; a dash where there is nothing to promise."""
+    c = connector(name)
+    marks = (c.can_read, c.can_write, c.replayable if c.can_read else None, c.exactly_once if c.can_write else None)
+    return tuple("-" if mark is None else "yes" if mark else "no" for mark in marks)
+
+
 def connector(name: str) -> Any:
     """The connector class of a format."""
     if name not in FORMATS:

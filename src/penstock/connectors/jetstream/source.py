@@ -71,6 +71,7 @@ class JetStreamSource:
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of `span`. After a lost connection it goes on behind the last row it gave."""
         rest, failures = span, 0
+        gap: int | None = None
         while len(rest):
             try:
                 calls = self._open()
@@ -81,7 +82,6 @@ class JetStreamSource:
                 if not self._readable(info, rest) or info is None:
                     return
                 filters = filters_for(info, self.options.subjects)
-                gap = None
                 for rows in self._engine(calls, info, rest)(calls, rest, filters):
                     failures = 0
                     if len(rows.sequence):
@@ -156,7 +156,7 @@ class JetStreamSource:
 
     def _bounds(self, calls: Calls) -> Bounds:
         now = time.monotonic()
-        if now >= self._names_until or not self._names:
+        if now >= self._names_until:
             self._names = self._find_names(calls)
             searching = self.options.stream_pattern is not None or not self.options.stream
             self._names_until = now + self.options.discovery_interval if searching else float("inf")
