@@ -87,7 +87,7 @@ def test_peek_shows_the_newest_records_without_spark(orders: NatsServer) -> None
 def test_peek_answers_a_mistake_with_a_sentence(orders: NatsServer) -> None:
     ran = CliRunner().invoke(app, ["peek", "jetstream", f"servers={orders.url}", "stream=ORDER"])
     assert ran.exit_code == 1
-    assert "stream 'ORDER' does not exist. Did you mean 'ORDERS'?" in ran.output
+    assert "stream 'ORDER' does not exist. Did you mean 'ORDERS'" in " ".join(ran.output.split())
     assert "Traceback" not in ran.output
     assert "is no option" in CliRunner().invoke(app, ["peek", "jetstream", "ORDERS"]).output
 
