@@ -243,6 +243,28 @@ def test_a_range_that_is_trimmed_while_it_is_read_is_loss(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("filtered", [False, True])
+def test_what_is_trimmed_after_a_task_has_read_it_is_not_loss(
+    admin: Admin, nats: NatsServer, stream: str, filtered: bool, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream's head follows the reader, and passes gaps that were gaps before: every row was there and was read."""
+    monkeypatch.setattr(engines, "PULL", 100)
+    monkeypatch.setattr(engines, "DIRECT", 100)
+    admin.create(stream)
+    admin.publish((f"{stream}.{'ab'[i % 2]}", str(i).encode()) for i in range(2000))
+    admin.delete_message(stream, 101)
+    options = {"subjects": f"{stream}.a"} if filtered else {}
+    wanted = [n for n in range(2000) if n != 100 and not (filtered and n % 2)]
+    with opened(nats.url, stream=stream, readEngine=engine, **options) as source:
+        read: list[int] = []
+        for rows in source.read(whole(source, stream)):
+            read += map(int, rows["value"].to_pylist())
+            if read[-1] > 800:
+                admin.purge(stream, seq=501)
+    assert read == wanted
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_stream_that_keeps_the_newest_of_each_subject_loses_nothing_by_it(
     admin: Admin, nats: NatsServer, stream: str, engine: str
 ) -> None:

@@ -475,11 +475,11 @@ def test_a_stream_made_while_the_query_runs_is_found_and_read_from_its_beginning
 ) -> None:
     admin.create(f"{stream}_old", f"{stream}.old.>")
     admin.numbers(f"{stream}_old", 10, subject=f"{stream}.old.x")
-    with opened(nats.url, streamPattern=f"{stream}_.*", discoveryInterval="50ms") as source:
+    with opened(nats.url, streamPattern=f"{stream}_(old|new)", discoveryInterval="50ms") as source:
         query = Query(source, start)
         read = query.run()
         admin.create(f"{stream}_new", f"{stream}.new.>")
-        admin.create(f"{stream}other", f"{stream}.other.>")
+        admin.create(f"{stream}_newer", f"{stream}.newer.>")  # only its beginning matches
         admin.numbers(f"{stream}_new", 25, subject=f"{stream}.new.x")
         until(lambda: read.extend(query.run()) or query.at["next"].get(f"{stream}_new") == 26)
         assert sorted(query.at["next"]) == [f"{stream}_new", f"{stream}_old"]

@@ -39,6 +39,7 @@ class JetStreamSource:
     def __init__(self, options: JetStreamOptions, columns: pa.Schema):
         self.options, self.columns = options, columns
         self._calls: Calls | None = None
+        self._second: Calls | None = None
         self._names: list[str] = []
         self._names_until = float("-inf")
         self._seen: dict[str, api.StreamInfo] = {}
@@ -71,27 +72,22 @@ class JetStreamSource:
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of `span`. After a lost connection it goes on behind the last row it gave."""
         rest, failures = span, 0
-        gap: int | None = None
         while len(rest):
             try:
                 calls = self._open()
-                info = calls.streams([span.shard])[span.shard]
-                if info and info.created == span.epoch and info.last + 1 < span.end and failures < ATTEMPTS - 1:
-                    # A new leader may not know of its last messages for a moment.
-                    raise Disconnected(f"stream '{span.shard}' ends at {info.last}")
-                if not self._readable(info, rest) or info is None:
+                info = self._checked(calls, rest, failures)
+                if info is None:
                     return
-                filters = filters_for(info, self.options.subjects)
-                for rows in self._engine(calls, info, rest)(calls, rest, filters):
-                    failures = 0
+                for rows in self._engine(calls, info, rest)(calls, rest, filters_for(info, self.options.subjects)):
+                    gap = _first_gap(rows, rest)
+                    # A gap that the head has passed may be messages that the stream lost while they were under way.
+                    if gap is not None and not self._checked(self._witness(), replace(rest, start=gap), failures):
+                        return
                     if len(rows.sequence):
                         yield self._batch(rows, span.shard)
-                    gap = _first_gap(rows, rest) if gap is None else gap
-                    rest = replace(rest, start=rows.next)
-                gap = rest.start if gap is None and len(rest) else gap
-                if gap is not None:
-                    # A gap that the stream's head has passed since may be messages that it lost while we were reading.
-                    self._readable(self._open().streams([span.shard])[span.shard], replace(span, start=gap))
+                    rest, failures = replace(rest, start=rows.next), 0
+                if len(rest):
+                    self._checked(self._open(), rest, failures)
                 return
             except Disconnected as error:
                 failures += 1
@@ -115,21 +111,27 @@ class JetStreamSource:
             self._housekeep(lambda calls: self._upkeep.release(calls, end, self._seen))
 
     def close(self) -> None:
-        """Give the connection back."""
-        if self._calls is not None:
-            keep(self._calls.connection)
-            self._calls = None
+        """Give the connections back."""
+        for calls in filter(None, (self._calls, self._second)):
+            keep(calls.connection)
+        self._calls = self._second = None
 
     def _open(self) -> Calls:
         if self._calls is None:
             self._calls = Calls(connect(self.options), self.options)
         return self._calls
 
+    def _witness(self) -> Calls:
+        """Another connection, for questions while messages are under way on the first."""
+        if self._second is None:
+            self._second = Calls(connect(self.options), self.options)
+        return self._second
+
     def _drop(self) -> None:
-        """Throw a broken connection away."""
-        if self._calls is not None:
-            self._calls.connection.close()
-            self._calls = None
+        """Throw broken connections away."""
+        for calls in filter(None, (self._calls, self._second)):
+            calls.connection.close()
+        self._calls = self._second = None
 
     def _patiently(self, ask: Callable[[Calls], T]) -> T:
         """The answer of the driver's question, over a new connection if this one broke."""
@@ -233,17 +235,21 @@ class JetStreamSource:
                 f"or allow DIRECT.GET: nats stream edit {span.shard} --allow-direct"
             ) from None
 
-    def _readable(self, info: api.StreamInfo | None, span: Range) -> bool:
-        """Whether the range can still be read; a loss since it was planned is an error, or logged."""
+    def _checked(self, calls: Calls, span: Range, failures: int) -> api.StreamInfo | None:
+        """The stream of `span`, None where it is gone. What it lost of the range is an error, or logged."""
+        info = calls.streams([span.shard])[span.shard]
         bounds = {} if info is None else {span.shard: _bound(info)}
         losses = lost({span.shard: Position(span.start, span.epoch)}, bounds)
-        if not losses and info is not None and info.last + 1 < span.end:
+        if info is not None and info.created == span.epoch and info.last + 1 < span.end:
+            if failures < ATTEMPTS - 1:
+                # A new leader may not know of its last messages for a moment.
+                raise Disconnected(f"stream '{span.shard}' ends at {info.last}")
             losses = [Loss(span.shard, span.end, _bound(info), "backwards")]
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(f"stream {losses[0]}. {REMEDY}")
         for loss in losses:
             log.warning("failOnDataLoss=false, going on: stream %s", loss)
-        return not any(loss.kind in ("gone", "recreated") for loss in losses)
+        return None if any(loss.kind in ("gone", "recreated") for loss in losses) else info
 
     def _batch(self, rows: engines.Rows, stream: str) -> pa.RecordBatch:
         made: dict[str, Callable[[], pa.Array]] = {
