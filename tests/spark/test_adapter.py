@@ -69,6 +69,27 @@ def test_filters_on_position_and_time_read_less(spark: SparkSession, log: Journa
     assert len(log.calls()) == before
 
 
+def test_a_python_worker_does_not_collect_its_modules_after_every_task(log: JournalLog) -> None:
+    """In a fresh process, as a worker is: the first task freezes what is imported, the second no more."""
+    log.append("shard", ["a"])
+    code = (
+        "import gc, sys\n"
+        "from journal import Journal\n"
+        "from penstock.offsets import Range\n"
+        "from penstock.spark import Partition\n"
+        "from pyspark.sql.pandas.types import from_arrow_schema\n"
+        f"source = Journal({log.options()!r})\n"
+        "reader = source.streamReader(from_arrow_schema(Journal.columns(source.parse(source.options))))\n"
+        "for _ in range(2):\n"
+        "    assert sum(map(len, reader.read(Partition((Range('shard', 0, 1),))))) == 1\n"
+        "    print(gc.get_freeze_count())\n"
+    )
+    path = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    first, second = map(int, said.stdout.split())
+    assert first >= second > 10_000  # frozen objects may still go when nothing refers to them
+
+
 def test_filters_are_no_error_where_the_session_does_not_push_them(spark: SparkSession, log: JournalLog) -> None:
     log.append("shard", ["a", "b"])
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")

@@ -70,6 +70,17 @@ def parse(buffer: bytes | bytearray, at: int, size: int) -> tuple[Frame | None, 
     return Frame(kind, subject, sid, reply[0] if reply else b"", headers, payload), body + total + 2
 
 
+def _frames(buffer: bytes | bytearray, size: int) -> tuple[list[Frame], int]:
+    found: list[Frame] = []
+    at = 0
+    while at < size:
+        frame, at = parse(buffer, at, size)
+        if frame is None:
+            break
+        found.append(frame)
+    return found, at
+
+
 def fields(block: bytes) -> tuple[int, str, list[tuple[str, bytes]]]:
     """Status code (0: none), its text, and the fields of a header block."""
     first, *lines = block.split(b"\r\n")
@@ -109,11 +120,13 @@ class Scan:
 
 
 def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = False, vectors: bool = True) -> Scan:
-    """All whole frames of buffer[:size]: messages of subscription `sid` as columns, the rest one by one.
+    """All whole frames of buffer[:size]: messages of subscription `sid` (0: none) as columns, the rest one by one.
 
     Those with a reply subject become columns; with `direct`, those with headers, no reply subject and no
     status, which is how DIRECT.GET answers. `vectors` says how frame starts are found, not what is found.
     """
+    if not sid:
+        return Scan(None, *_frames(buffer, size))
     found, others, used = _chain(buffer, size) if vectors else _walk(buffer, size, None)
     if found is None:
         return Scan(None, others, used)
