@@ -1,6 +1,7 @@
-"""What a connector must offer, and the options that every source shares. Knows no Spark and no server."""
+"""What a connector must offer, and the options that all sources or all sinks share. Knows no Spark and no server."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import pyarrow as pa
@@ -30,6 +31,51 @@ class Source(Protocol):
 
     def commit(self, end: Offsets) -> None:
         """Spark will never ask for rows before `end` again. Housekeeping: may come late, or never. Driver."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class Origin(NamedTuple):
+    """Who writes: equal in every retry and every replay of the same task, and in no other."""
+
+    query: str
+    batch: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of batch {self.batch}"
+
+    @property
+    def id(self) -> str:
+        """The first part of every row's own name; the number of the row follows."""
+        return f"{self.query}/{self.batch}/{self.partition}/"
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a task wrote, or found written: rows, their bytes, and where in which stream (first and last, inclusive)."""
+
+    origin: Origin
+    rows: int
+    size: int = 0
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    known: int = 0  # of these rows, how many were there already
+
+    def __str__(self) -> str:
+        places = ", ".join(f"{stream} {first} to {last}" for stream, (first, last) in sorted(self.spans.items()))
+        known = f", {self.known:,} of them there already" if self.known else ""
+        return f"{self.origin} wrote {self.rows:,} rows{known}" + (f" ({places})" if places else "")
+
+
+class Sink(Protocol):
+    """Where rows go. Opened after the fork, used by one thread, never pickled."""
+
+    def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
+        """Write rows that the same origin may have written before, in part or whole. Executor."""
+
+    def commit(self, receipts: Sequence[Receipt], batch: int) -> None:
+        """All tasks of a batch are done. May come twice for one batch. Driver, in another process than `write`."""
 
     def close(self) -> None:
         """Let go of connections."""
@@ -94,3 +140,13 @@ class ReadOptions(Options):
         if isinstance(self.ending_offsets, str) and self.ending_offsets != "latest":
             raise ValueError(f"endingOffsets must be latest or JSON, but is '{self.ending_offsets}'")
         return self
+
+
+class WriteOptions(Options):
+    """How any log is written."""
+
+    delivery: Literal["exactly_once", "at_least_once"] = option(
+        "exactly_once",
+        doc="`exactly_once`: a retried task or a replayed batch leaves no row twice. `at_least_once`: it may, and "
+        "writing is cheaper.",
+    )

@@ -76,7 +76,7 @@ def test_a_python_worker_does_not_collect_its_modules_after_every_task(log: Jour
         "import gc, sys\n"
         "from journal import Journal\n"
         "from penstock.offsets import Range\n"
-        "from penstock.spark import Partition\n"
+        "from penstock.spark.reading import Partition\n"
         "from pyspark.sql.pandas.types import from_arrow_schema\n"
         f"source = Journal({log.options()!r})\n"
         "reader = source.streamReader(from_arrow_schema(Journal.columns(source.parse(source.options))))\n"

@@ -15,7 +15,7 @@ import penstock
 SRC = Path(penstock.__file__).parents[1]
 CORE = ["errors", "options", "offsets", "record", "contract", "plan"]
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
-IS_SPARKS_OWN = {"penstock.spark"}
+IS_SPARKS_OWN = {"penstock.spark", "penstock.spark.reading", "penstock.spark.tables", "penstock.spark.writing"}
 MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {"penstock", "penstock.session", "penstock.cli", "penstock.demo"}
 MAY_OPEN_SOCKETS = {"penstock.connectors.nats.client", "penstock.embedded"}
 SOCKET_MODULES = {"socket", "ssl", "select", "selectors", "asyncio", "socketserver", "http", "urllib.request"}
@@ -99,7 +99,7 @@ def test_only_the_adapter_imports_the_data_source_interface() -> None:
         for name, found in IMPORTS.items()
         if any("datasource" in i.split(".") for i in found if within(i, "pyspark"))
     }
-    assert users == {"penstock.spark"}
+    assert users == {"penstock.spark", "penstock.spark.reading", "penstock.spark.writing"}
 
 
 def connector_of(module: str) -> str | None:

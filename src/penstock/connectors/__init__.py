@@ -14,7 +14,8 @@ GUARANTEES = ("read", "write", "replayable", "exactly once")
 def guarantees(name: str) -> tuple[str, ...]:
     """What a format can do and promises, under the words of GUARANTEES; a dash where there is nothing to promise."""
     c = connector(name)
-    marks = (c.can_read, c.can_write, c.replayable if c.can_read else None, c.exactly_once if c.can_write else None)
+    reads, writes = c.options_type is not None, c.sink_options_type is not None
+    marks = (reads, writes, c.replayable if reads else None, c.exactly_once if writes else None)
     return tuple("-" if mark is None else "yes" if mark else "no" for mark in marks)
 
 

@@ -1,0 +1,131 @@
+"""The adapter between Spark's Python data sources and our contract: the only user of pyspark.sql.datasource.
+
+Spark creates readers and writers all the time and in several processes, so constructors only keep options;
+a Source or Sink is opened when first needed and never travels. Only ranges and receipts do.
+"""
+
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import datasource as spark
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.contract import Predicate, ReadOptions, Sink, Source, WriteOptions
+from penstock.errors import OptionError
+from penstock.options import Options, alias
+from penstock.spark.reading import BatchReader, PushingReader, StreamReader
+from penstock.spark.tables import given_to_create, recall, remember
+from penstock.spark.writing import BatchWriter, StreamWriter
+
+# What Spark itself puts among a user's options, and no connector means anything by.
+SPARKS_OWN = ("checkpointLocation", "queryName")
+
+
+class Connector(spark.DataSource):
+    """One format. A subclass names it, its options and its guarantees, and opens sources and sinks."""
+
+    format: ClassVar[str]
+    options_type: ClassVar[type[ReadOptions] | None] = None  # None: cannot be read
+    sink_options_type: ClassVar[type[WriteOptions] | None] = None  # None: cannot be written
+    replayable: ClassVar[bool] = False  # a range that is read again gives the same rows
+    exactly_once: ClassVar[bool] = False  # a retried or replayed task leaves no duplicate
+
+    @classmethod
+    def columns(cls, options: Any) -> pa.Schema:
+        """The columns of a row, given the options."""
+        raise NotImplementedError
+
+    @classmethod
+    def open_source(cls, options: Any) -> Source:
+        """A source; connects at its first use, in the process that uses it."""
+        raise NotImplementedError
+
+    @classmethod
+    def open_sink(cls, options: Any, columns: pa.Schema) -> Sink:
+        """A sink for rows of these columns, which refuses those it cannot write; connects at its first use."""
+        raise NotImplementedError
+
+    @classmethod
+    def narrow(cls, options: Any, predicates: Sequence[Predicate]) -> Any:
+        """`options` that read less but every row that can satisfy all `predicates`; None where none can."""
+        return options
+
+    @classmethod
+    def name(cls) -> str:
+        """The word in `format(...)`."""
+        return cls.format
+
+    def schema(self) -> StructType:
+        """The columns. Spark calls this in `.load()`, so whatever is wrong should be found here, not in a task."""
+        creating = given_to_create(self.options)
+        given = dict(self.options) if creating is None else creating
+        models = [model for model in (self.options_type, self.sink_options_type) if model is not None]
+        other = () if creating is None or self.sink_options_type is None else self.sink_options_type.model_fields
+        options = self._parse(self.options_type, given, ignore=tuple(map(alias, other)))
+        source = self.open_source(options)
+        try:
+            source.bounds()
+        finally:
+            source.close()
+        schema: StructType = from_arrow_schema(self.columns(options))
+        return schema if creating is None else remember(schema, creating, models)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A reader for `spark.read`. Spark refuses one that can push filters while the session does not."""
+        # Spark plans with filters in a worker of its own, which is running only where the session allows it.
+        pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
+        options = self._effective(schema, self.options_type)
+        return (PushingReader if pushes else BatchReader)(type(self), options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """A reader for `spark.readStream`."""
+        options = self._effective(schema, self.options_type)
+        for name in ("ending_offsets", "ending_timestamp", "max_records"):
+            if getattr(options, name) is not None:
+                raise OptionError(
+                    f"option '{alias(name)}' is for batch reads. In a streaming query use maxRecordsPerTrigger, and "
+                    "trigger(availableNow=True) to stop at what is there."
+                )
+        return StreamReader(type(self), options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A writer for `df.write`, with an identity of its own: only retries inside this write are known again."""
+        return BatchWriter(type(self), *self._writing(schema, overwrite), query=str(uuid.uuid4()))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        """A writer for `df.writeStream`."""
+        return StreamWriter(type(self), *self._writing(schema, overwrite))
+
+    def _writing(self, schema: StructType, overwrite: bool) -> tuple[Any, pa.Schema]:
+        if overwrite:
+            raise OptionError(f"{self.format} only appends: use mode('append'), or outputMode('append') in a stream.")
+        options = self._effective(schema, self.sink_options_type)
+        columns = to_arrow_schema(schema, timezone="UTC")
+        self.open_sink(options, columns)  # refuses columns before any task runs
+        return options, columns
+
+    def _effective(self, schema: StructType, model: type[Options] | None) -> Any:
+        kept = recall(schema, model) if model is not None else {}
+        return self._parse(model, kept | dict(self.options))
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Any:
+        """The options to read with, or an OptionError."""
+        return cls._parse(cls.options_type, given)
+
+    @classmethod
+    def parse_sink(cls, given: Mapping[str, str]) -> Any:
+        """The options to write with, or an OptionError."""
+        return cls._parse(cls.sink_options_type, given)
+
+    @classmethod
+    def _parse(cls, model: type[Options] | None, given: Mapping[str, str], ignore: Sequence[str] = ()) -> Any:
+        if model is None:
+            raise OptionError(f"{cls.format} can be {'written' if cls.sink_options_type else 'read'} only.")
+        if "path" in given:
+            raise OptionError(f"{cls.format} takes no path in load() or save(): give it as an option.")
+        return model.parse(cls.format, given, ignore=(*SPARKS_OWN, *ignore))

@@ -1,0 +1,109 @@
+"""What Spark asks of a writer, handed to sinks."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import datasource as spark
+
+from penstock.contract import Origin, Receipt
+from penstock.errors import ProtocolError
+from penstock.spark.process import settle_in
+
+if TYPE_CHECKING:
+    from penstock.spark import Connector
+
+log = logging.getLogger("penstock")
+
+
+@dataclass
+class Done(spark.WriterCommitMessage):
+    """What travels from a task to the driver: its receipt, and nothing else."""
+
+    receipt: Receipt
+
+
+class _Writing:
+    """What both kinds of writer share."""
+
+    def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema):
+        self.connector, self.options, self.columns = connector, options, columns
+
+    def _write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Done:
+        settle_in()
+        rows = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += len(batch)
+                yield batch
+
+        sink = self.connector.open_sink(self.options, self.columns)
+        try:
+            receipt = sink.write(counted(), origin)
+        finally:
+            sink.close()
+        if receipt.rows != rows:
+            raise ProtocolError(f"{origin} was given {rows:,} rows, but has a receipt for {receipt.rows:,}: {receipt}.")
+        return Done(receipt)
+
+    def _commit(self, messages: Sequence[Any], batch: int) -> None:
+        sink = self.connector.open_sink(self.options, self.columns)
+        try:
+            sink.commit([message.receipt for message in messages if message is not None], batch)
+        finally:
+            sink.close()
+
+    def _abort(self, messages: Sequence[Any]) -> None:
+        """Nothing is taken back: what is written is said, and is known again when the batch is written anew."""
+        for message in messages:
+            if message is not None and message.receipt.rows:
+                log.warning("this write failed, but %s", message.receipt)
+
+
+class StreamWriter(_Writing, spark.DataSourceStreamArrowWriter):
+    """The writer of a streaming query: its rows are known again in every run of the query."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+        """Write a partition of a micro-batch. Its name is the same in every attempt and every replay."""
+        task = TaskContext.get()
+        assert task is not None
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty("streaming.sql.batchId")
+        assert query is not None
+        assert batch is not None
+        return self._write(iterator, Origin(query, int(batch), task.partitionId()))
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All tasks are done; Spark will note so after this."""
+        self._commit(messages, batchId)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """A task failed for good."""
+        self._abort(messages)
+
+
+class BatchWriter(_Writing, spark.DataSourceArrowWriter):
+    """The writer of one `df.write`."""
+
+    def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema, query: str):
+        super().__init__(connector, options, columns)
+        self.query = query
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+        """Write a partition."""
+        task = TaskContext.get()
+        assert task is not None
+        return self._write(iterator, Origin(self.query, 0, task.partitionId()))
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """All tasks are done, and nobody will ask for this write again."""
+        self._commit(messages, 0)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """A task failed for good."""
+        self._abort(messages)
