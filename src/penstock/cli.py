@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from penstock import __version__
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
@@ -12,8 +13,12 @@ from penstock.errors import OptionError, PenstockError
 from penstock.options import table
 from penstock.peek import newest
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_show_locals=False
+)
 console = Console()
+if not console.is_terminal:
+    console = Console(width=200)  # nobody can widen a pipe to see the rest of a line
 
 
 def _version(asked: bool) -> None:
@@ -52,7 +57,7 @@ def describe(
         else:
             shown = Table("option", "default", "meaning", title=f"options of {name}", show_lines=False)
             for option, default, doc in table(connector(name).options_type):
-                shown.add_row(option, default, doc.replace("`", ""))
+                shown.add_row(option, default, Text(doc.replace("`", "")))
     console.print(shown)
 
 
@@ -76,7 +81,7 @@ def peek(
         return
     shown = Table(*(column for column in rows[0]), title=f"the newest {len(rows)} of {name}")
     for row in rows:
-        shown.add_row(*(_cell(value) for value in row.values()))
+        shown.add_row(*(Text(_cell(value)) for value in row.values()))  # Text: a body is no markup
     console.print(shown)
 
 

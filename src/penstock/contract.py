@@ -101,8 +101,8 @@ class ReadOptions(Options):
     )
     starting_timestamp: Micros | None = option(
         None,
-        doc="Start at the first record not older than this: milliseconds since 1970, or ISO 8601. Wins over "
-        "`startingOffsets`.",
+        doc="Start at the first record not older than this: milliseconds since 1970, or ISO 8601 with a zone. Wins "
+        "over `startingOffsets`.",
         example="2026-11-15T12:00:00Z",
     )
     ending_offsets: Positions | None = option(

@@ -76,8 +76,11 @@ def publish(url: str, records: int, progress: Callable[[int], None] = lambda don
         while stored < low - 20_000:  # the server drops what it cannot buffer
             stored = calls.stream(STREAM).last
         progress(stored)
+    deadline = time.monotonic() + 60
     while (stored := calls.stream(STREAM).last) < records:
         progress(stored)
+        if time.monotonic() > deadline:
+            raise ProtocolError(f"the server stored {stored:,} of {records:,} orders, and no more of them in a minute")
     progress(stored)
     connection.close()
 

@@ -69,6 +69,7 @@ class NatsServer:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return self
             time.sleep(0.02)
+        self.kill()
         raise ConnectError(f"nats-server did not start: {(self.folder / 'server.log').read_text()[-500:]}")
 
     def stop(self) -> None:

@@ -56,6 +56,17 @@ class Loss(NamedTuple):
     bound: Bound | None
     kind: str  # gone | recreated | backwards | trimmed
 
+    @property
+    def remedy(self) -> str:
+        """What the user can do about it."""
+        go_on = "set failOnDataLoss=false to go on "
+        return {
+            "gone": f"Make it again, name another one with a new checkpointLocation, or {go_on}without it.",
+            "recreated": f"Start with a new checkpointLocation, or {go_on}from the beginning of the new one.",
+            "backwards": f"Start with a new checkpointLocation, or {go_on}from its end.",
+            "trimmed": f"Raise the stream's limits, or {go_on}from the first one left.",
+        }[self.kind]
+
     def __str__(self) -> str:
         if self.bound is None:
             return f"'{self.shard}' is gone; the query stood at {self.at}"

@@ -132,6 +132,8 @@ class Options(BaseModel):
             return None
         try:
             return file.read_text().strip()
+        except UnicodeDecodeError:
+            raise OptionError(f"the file of option '{alias(name + '_file')}' holds no text in UTF-8.") from None
         except OSError as error:
             raise OptionError(f"cannot read the file of option '{alias(name + '_file')}': {error}") from None
 
@@ -197,7 +199,7 @@ def _first_problem(error: ValidationError, owner: str, model: type[Options], giv
     if not name:
         return f"{owner}: {reason}"
     hidden = {alias(n) for n in secrets(model)}
-    if name in hidden:
+    # An address may hold a password, which is just what may be wrong with it.
+    if name in hidden or "@" in str(given[name]) or not reason.startswith("must"):
         return f"option '{name}' {reason}"
-    # Addresses may hold a password, which is just what may be wrong with them.
-    return f"option '{name}' {reason}, but is " + re.sub(r"[^/,\s'\"]*@", "***@", repr(given[name]))
+    return f"option '{name}' {reason}, but is {given[name]!r}"

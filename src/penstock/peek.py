@@ -4,12 +4,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import OptionError
 from penstock.offsets import Range
+from penstock.options import alias
 
 
 def newest(connector: Any, given: dict[str, str], count: int) -> list[dict[str, Any]]:
     """The last `count` records over all shards, oldest first. Reads back further while filters or gaps hide them."""
     options = connector.parse(given)
+    for name in ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_records"):
+        if getattr(options, name) is not None:
+            raise OptionError(f"peek shows the newest records, and '{alias(name)}' does not change that. Leave it out.")
     source = connector.open_source(options)
     found: list[pa.Table] = []
     try:

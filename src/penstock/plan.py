@@ -34,7 +34,8 @@ log = logging.getLogger("penstock")
 LOOK_EVERY = 0.05
 LOOK_SHARE = 20
 
-REMEDY = "Raise the stream's limits, or set failOnDataLoss=false to go on from the first one left."
+# A source may pay for each position that it counts from: beyond so many cuts, those between lie evenly.
+EXACT_CUTS = 64
 
 
 class Planner:
@@ -50,11 +51,11 @@ class Planner:
         self._initial: Offsets | None = None
         self._shown: Offsets | None = None
         self._counted: tuple[Bounds, Offsets, int] | None = None
-        self._waiting: tuple[float, Bounds] | None = None
+        self._waiting: float | None = None
         self._warned: set[tuple[str, int]] = set()
 
     def look(self, now: bool = False) -> Bounds:
-        """What the source holds: at most a moment old, or as it is `now`."""
+        """What the source holds as it is `now`, or a moment ago: up to 20 times as long as looking took."""
         asked = self.clock()
         if now or asked >= self._look_at:
             self._bounds = self.source.bounds()
@@ -90,7 +91,7 @@ class Planner:
         elif self._hold(settled, bounds):
             return dict(start)
         end, extra = self._plan(settled, bounds, max_rows, self.options.max_bytes_per_trigger)
-        moved = {s: p.next for s, p in sorted(settled.items()) if p.next != at[s].next}
+        moved = {s: p.next for s, p in sorted(settled.items()) if p.next != at[s].next or _new_life(at[s], p)}
         if moved:
             extra["begins"] = moved
         return dict(start) if end == at else encode(end, **extra)
@@ -118,7 +119,7 @@ class Planner:
     def _start(self, bounds: Bounds) -> Offsets:
         at = self.options.starting_timestamp
         if at is not None:
-            return {s: Position(self.source.find(s, at), b.epoch) for s, b in bounds.items()}
+            return {s: Position(min(self.source.find(s, at), b.next), b.epoch) for s, b in bounds.items()}
         start = self.options.starting_offsets or self.default_start
         if isinstance(start, dict):
             _check_named(start, bounds, "startingOffsets")
@@ -138,7 +139,7 @@ class Planner:
     def _settle(self, at: Offsets, bounds: Bounds) -> Offsets:
         losses = lost(at, bounds)
         if losses and self.options.fail_on_data_loss:
-            raise DataLossError(f"stream {losses[0]}. {REMEDY}")
+            raise DataLossError(f"stream {losses[0]}. {losses[0].remedy}")
         for loss in losses:
             if (loss.shard, loss.at) not in self._warned:
                 self._warned.add((loss.shard, loss.at))
@@ -155,11 +156,11 @@ class Planner:
             if self._counted is None or self._counted[0] is not bounds or self._counted[1] != at:
                 self._counted = (bounds, at, sum(self._rows(span) for span in spans))
             ahead = self._counted[2]
-        since = self._waiting[0] if self._waiting else self.clock()
+        since = self.clock() if self._waiting is None else self._waiting
         if not ahead or ahead >= wanted or self.clock() - since >= self.options.max_trigger_delay:
             self._waiting = None
             return False
-        self._waiting = (since, bounds)
+        self._waiting = since
         return True
 
     def _rows(self, span: Range) -> int:
@@ -190,9 +191,8 @@ class Planner:
             per_task = _per_task(rows, most, at_least)
             cuts = {}
             for shard, count in counters.items():
-                parts = -(-rows[shard] // per_task)
-                wanted = [rows[shard] * part // parts for part in range(1, parts)]
-                cuts[shard] = locate(count, Range(shard, start[shard].next, end[shard].next), wanted)
+                span = Range(shard, start[shard].next, end[shard].next)
+                cuts[shard] = _cuts(count, span, rows[shard], -(-rows[shard] // per_task))
         except _UncountableError:
             return self._plan(start, bounds, max_rows, max_bytes, counting=False)
         return end, {"perTask": per_task, **({"cuts": cuts} if cuts else {})}
@@ -206,6 +206,21 @@ class Planner:
 
 class _UncountableError(Exception):
     """A source that could count a moment ago cannot any more: then positions must do."""
+
+
+def _new_life(before: Position, after: Position) -> bool:
+    return bool(before.epoch) and before.epoch != after.epoch
+
+
+def _cuts(count: Callable[[Sequence[int]], Sequence[int]], span: Range, rows: int, parts: int) -> list[int]:
+    """The inner positions that cut `span` into `parts` of equal rows, give or take a few where there are many."""
+    anchors = min(parts, EXACT_CUTS)
+    found = locate(count, span, [rows * part // anchors for part in range(1, anchors)])
+    if anchors == parts:
+        return found
+    edges = [span.start, *found, span.end]
+    at = [anchors * part / parts for part in range(1, parts)]
+    return [edges[int(x)] + int((edges[int(x) + 1] - edges[int(x)]) * (x % 1)) for x in at]
 
 
 def _per_task(rows: Mapping[str, int], most: int, at_least: int) -> int:

@@ -29,7 +29,7 @@ def close_idle() -> None:
     """Close the connections that this process keeps for later."""
     for idle in sys.__dict__.get("_penstock_idle_nats", {}).values():
         while idle:
-            idle.pop().close()
+            idle.pop()[1].close()
 
 
 def whole(source: JetStreamSource, stream: str) -> Range:

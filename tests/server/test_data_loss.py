@@ -17,7 +17,7 @@ from penstock.errors import DataLossError
 from penstock.offsets import Range
 
 ENGINES = ("consumer", "direct")
-REMEDY = r"Raise the stream's limits, or set failOnDataLoss=false"
+REMEDY = r"(Raise the stream's limits|Start with a new|Make it again).* or set failOnDataLoss=false to go on"
 
 
 def trim_by_limit(admin: Admin, stream: str) -> None:

@@ -24,7 +24,8 @@ from jetstream_tools import (
 )
 
 from harness import Admin
-from penstock.connectors.jetstream import engines
+from penstock.connectors.jetstream import JetStream, engines
+from penstock.contract import Predicate
 from penstock.embedded import NatsServer
 from penstock.errors import OptionError
 from penstock.offsets import Range, even
@@ -560,6 +561,37 @@ def test_sources_that_live_at_once_have_a_connection_each(admin: Admin, nats: Na
         assert sum(rows.num_rows for rows in (first, *left)) == 500
         assert sum(rows.num_rows for rows in (other, *right)) == 500
         assert one._open().connection is not two._open().connection
+
+
+def test_a_narrowed_read_finds_the_streams_that_the_whole_read_finds(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    """A stream that sources another holds subjects which it does not list."""
+    admin.create(f"{stream}B", f"{stream}.eu")
+    admin.numbers(f"{stream}B", 5, subject=f"{stream}.eu")
+    body = {
+        "name": f"{stream}A",
+        "subjects": [f"{stream}.x"],
+        "sources": [{"name": f"{stream}B"}],
+        "allow_direct": True,
+    }
+    admin.calls.call(f"STREAM.CREATE.{stream}A", body)
+    until(lambda: admin.calls.stream(f"{stream}A").last == 5)
+    options = JetStream.parse({"servers": nats.url, "subjects": f"{stream}.>"})
+    narrowed = JetStream.narrow(options, [Predicate("subject", "=", f"{stream}.eu")])
+    for asked in (options, narrowed):
+        source = JetStream.open_source(asked)
+        assert sorted(source.bounds()) == [f"{stream}A", f"{stream}B"]
+        source.close()
+
+
+def test_a_subject_that_is_no_text_is_matched_by_its_bytes(admin: Admin, nats: NatsServer, stream: str) -> None:
+    admin.create(stream)
+    admin.connection.send(b"PUB %s.a.\xff 1\r\nx\r\n" % stream.encode())
+    until(lambda: admin.calls.stream(stream).last == 1)
+    for engine in ("direct", "consumer"):
+        with opened(nats.url, stream=stream, subjects=f"{stream}.a.*,{stream}.b", readEngine=engine) as source:
+            assert sum(map(len, source.read(whole(source, stream)))) == 1
 
 
 def test_a_mirror_and_a_stream_with_sources_are_read_with_their_own_numbers(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, consumers, everything, numbers, opened, sequences, table, until, whole
+from jetstream_tools import Query, consumers, everything, numbers, once, opened, sequences, table, until, whole
 
 from harness import Admin, server, server_binary
 from penstock.embedded import NatsServer
-from penstock.errors import OptionError
+from penstock.errors import ConnectError, OptionError
 from penstock.offsets import Position, Range
 
 
@@ -103,7 +103,7 @@ def test_a_work_queue_with_a_consumer_for_the_same_messages_is_refused_by_its_na
         opened(nats.url, stream=queue, subjects=asked.format(s=queue)) as source,
         pytest.raises(OptionError, match=rf"work-queue stream '{queue}' has the consumer 'billing' for the same"),
     ):
-        source.bounds()
+        Query(source)
 
 
 def test_a_work_queue_with_a_consumer_for_other_messages_is_read(admin: Admin, nats: NatsServer, queue: str) -> None:
@@ -122,7 +122,7 @@ def test_a_work_queue_that_denies_purging_is_refused(admin: Admin, nats: NatsSer
         opened(nats.url, stream=stream) as source,
         pytest.raises(OptionError, match=rf"work-queue stream '{stream}' denies purging.*or read a mirror of it"),
     ):
-        source.bounds()
+        Query(source)
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
@@ -149,13 +149,70 @@ def test_a_stream_that_forgets_is_refused_where_it_does_not_allow_direct_get(
         source.bounds()
 
 
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_a_batch_read_releases_nothing_and_so_needs_nothing(
+    admin: Admin, nats: NatsServer, stream: str, retention: str
+) -> None:
+    """Somebody else works on the stream; looking at it does not disturb them."""
+    admin.create(stream, retention=retention)
+    body = {"durable_name": "billing", "ack_policy": "explicit"}
+    admin.calls.call(f"CONSUMER.CREATE.{stream}.billing", {"stream_name": stream, "config": body})
+    admin.numbers(stream, 10)
+    with opened(nats.url, stream=stream) as source:
+        assert numbers(table(source, *(span for task in once(source) for span in task))) == list(range(10))
+    assert left(admin, stream) == list(range(1, 11))
+
+
+def test_a_commit_of_a_stream_that_was_made_again_releases_nothing_of_the_new_one(
+    admin: Admin, nats: NatsServer, queue: str
+) -> None:
+    with opened(nats.url, stream=queue, failOnDataLoss="false") as source:
+        query = Query(source)
+        query.run()
+        before = query.offsets
+        admin.delete(queue)
+        admin.create(queue, retention="workqueue")
+        admin.numbers(queue, 10)
+        query.step()
+        source.commit(before)
+        assert numbers(pa.concat_tables(query.run())) == list(range(10))
+
+
+def test_a_consumer_that_is_not_ours_is_not_moved(
+    admin: Admin, nats: NatsServer, stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.create(stream)
+    admin.numbers(stream, 20)
+    body = {"durable_name": "billing", "ack_policy": "explicit"}
+    admin.calls.call(f"CONSUMER.CREATE.{stream}.billing", {"stream_name": stream, "config": body})
+    with opened(nats.url, stream=stream, progressConsumer="billing") as source:
+        Query(source).run()
+    assert admin.calls.call(f"CONSUMER.INFO.{stream}.billing")["num_pending"] == 20
+    assert "that is not Penstock's" in caplog.text
+
+
+def test_an_interest_stream_whose_consumer_cannot_be_made_is_refused(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    admin.create(stream, retention="interest", max_consumers=1)
+    admin.calls.call(
+        f"CONSUMER.CREATE.{stream}.other",
+        {"stream_name": stream, "config": {"durable_name": "other", "ack_policy": "explicit"}},
+    )
+    with (
+        opened(nats.url, stream=stream, progressConsumer="p") as source,
+        pytest.raises(ConnectError, match="consumers"),
+    ):
+        Query(source)
+
+
 def test_an_interest_stream_needs_a_progress_consumer(admin: Admin, nats: NatsServer, stream: str) -> None:
     admin.create(stream, retention="interest")
     with (
         opened(nats.url, stream=stream) as source,
         pytest.raises(OptionError, match=rf"'{stream}' has interest retention and forgets .* Set progressConsumer"),
     ):
-        source.bounds()
+        Query(source)
 
 
 def test_an_interest_stream_keeps_messages_until_the_query_commits(admin: Admin, nats: NatsServer, stream: str) -> None:
@@ -227,7 +284,7 @@ def test_an_interest_stream_on_an_old_server_is_refused(old: tuple[NatsServer, A
             OptionError, match=rf"'{stream}' has interest retention: releasing .* 2\.14, and this is 2\.12\.8"
         ),
     ):
-        source.bounds()
+        Query(source)
 
 
 def progress(admin: Admin, stream: str) -> dict[str, Any]:
@@ -323,7 +380,7 @@ def test_housekeeping_that_is_not_permitted_gives_one_warning_and_no_error(
                 assert query.at["next"] == {stream: 31, f"{stream}Q": 31}
             warned = [record.getMessage() for record in caplog.records]
             assert len(warned) == 1
-            assert warned[0].startswith("housekeeping failed, data is not affected: ")
+            assert warned[0].startswith("housekeeping failed, no row is affected: ")
             assert f"$JS.API.CONSUMER.INFO.{stream}.spark" in warned[0]
             assert left(admin, f"{stream}Q") == list(range(1, 31))
         finally:

@@ -64,8 +64,8 @@ def test_the_sources_were_found() -> None:
     assert {f"penstock.{name}" for name in CORE} <= IMPORTS.keys()
     assert "pyarrow" in IMPORTS["penstock.record"]
     assert "penstock.connectors.nats.wire" in IMPORTS["penstock.connectors.jetstream.api"]
-    assert "nkeys" in IMPORTS["penstock.connectors.nats.client"], "inside a function"
-    assert "nkeys" not in set(imports_of(FILES["penstock.connectors.nats.client"], at_once=True))
+    assert "nkeys" in IMPORTS["penstock.connectors.nats.credentials"], "inside a function"
+    assert "nkeys" not in set(imports_of(FILES["penstock.connectors.nats.credentials"], at_once=True))
     assert "pyspark_penstock_jetstream" in SHIMS
 
 
@@ -127,7 +127,18 @@ def test_only_two_files_open_sockets() -> None:
     assert users == MAY_OPEN_SOCKETS
 
 
-@pytest.mark.parametrize("name", ["nats.wire", "nats.subjects", "nats.options", "jetstream.api", "jetstream.options"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nats.wire",
+        "nats.columns",
+        "nats.headers",
+        "nats.subjects",
+        "nats.options",
+        "jetstream.api",
+        "jetstream.options",
+    ],
+)
 def test_what_is_pure_stays_pure(name: str) -> None:
     found = IMPORTS[f"penstock.connectors.{name}"]
     impure = SOCKET_MODULES | {"time", "threading", "subprocess", "penstock.connectors.nats.client"}

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.api import StreamInfo, ack_columns, direct_columns, micros
-from penstock.connectors.nats.wire import Messages, all_fields, scan
+from penstock.connectors.nats.headers import all_fields
+from penstock.connectors.nats.wire import Messages, scan
 from penstock.record import TIMESTAMP
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -3,6 +3,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.contract import ReadOptions
 from penstock.errors import DataLossError, OptionError
 from penstock.offsets import Bound, Bounds, Offsets, Position, Range, decode, encode
-from penstock.plan import Planner
+from penstock.plan import EXACT_CUTS, Planner, _cuts
 
 Json = dict[str, Any]
 POLL = 0.012  # how often an idle query asks
@@ -586,16 +587,47 @@ def test_what_is_gone_needs_no_tasks(cause: str) -> None:
 # Loss
 
 
+def test_a_start_by_time_that_lies_beyond_the_look_is_no_loss() -> None:
+    """A record arrives between the look at the bounds and the search for the time."""
+    source = FakeSource({"s": Shard(10)})
+    source.find = lambda shard, timestamp: 12  # type: ignore[method-assign] # two more have arrived
+    plan = planner(source, "earliest", startingTimestamp="2026-01-01T00:00:00Z")
+    assert plan.initial()["next"] == {"s": 10}
+    assert plan.once(lambda _, bound: (bound.first, bound.next)) == []
+
+
+def test_many_cuts_are_counted_at_few_places() -> None:
+    asked: list[int] = []
+
+    def count(positions: Sequence[int]) -> Sequence[int]:
+        asked.append(len(positions))
+        return [(100_000 - p) // 10 for p in positions]
+
+    cuts = _cuts(count, Range("s", 0, 100_000), 10_000, 1000)
+    assert len(cuts) == 999
+    assert cuts == sorted(cuts)
+    assert max(asked) <= EXACT_CUTS + 1
+    assert max(b - a for a, b in pairwise([0, *cuts, 100_000])) <= 2 * 100
+
+
 @pytest.mark.parametrize(
-    ("now", "words"),
+    ("now", "words", "go_on"),
     [
-        (Shard(90, first=40), ["stream 's' starts at 40, but the query is at 10: 30 messages were deleted unread"]),
-        (Shard(5), ["stream 's' ends at 4, but the query already stands at 10"]),
-        (Shard(90, epoch="life-2"), ["stream 's' was deleted and made again", "1 to 89", "since life-2", "at 10"]),
-        (None, ["stream 's' is gone; the query stood at 10"]),
+        (
+            Shard(90, first=40),
+            ["stream 's' starts at 40, but the query is at 10: 30 messages were deleted unread"],
+            "from the first one left",
+        ),
+        (Shard(5), ["stream 's' ends at 4, but the query already stands at 10"], "from its end"),
+        (
+            Shard(90, epoch="life-2"),
+            ["stream 's' was deleted and made again", "1 to 89", "since life-2", "at 10"],
+            "from the beginning of the new one",
+        ),
+        (None, ["stream 's' is gone; the query stood at 10"], "without it"),
     ],
 )
-def test_loss_stops_the_query_and_says_what_to_do(now: Shard | None, words: list[str]) -> None:
+def test_loss_stops_the_query_and_says_what_to_do(now: Shard | None, words: list[str], go_on: str) -> None:
     source = FakeSource({"s": Shard(10)})
     plan = planner(source, "latest")
     start = begin(plan)
@@ -603,7 +635,7 @@ def test_loss_stops_the_query_and_says_what_to_do(now: Shard | None, words: list
     with pytest.raises(DataLossError) as caught:
         step(plan, source, start)
     assert all(word in str(caught.value) for word in words), str(caught.value)
-    assert str(caught.value).endswith("or set failOnDataLoss=false to go on from the first one left.")
+    assert str(caught.value).endswith(f"or set failOnDataLoss=false to go on {go_on}.")
 
 
 def test_records_that_go_by_design_are_no_loss() -> None:

@@ -12,20 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.connectors.nats.wire import (
-    LARGE,
-    Frame,
-    Messages,
-    Scan,
-    all_fields,
-    decimals,
-    fields,
-    headers_column,
-    offsets,
-    parse,
-    scan,
-    segments,
-)
+from penstock.connectors.nats.columns import decimals, offsets, segments
+from penstock.connectors.nats.headers import all_fields, fields, headers_column
+from penstock.connectors.nats.wire import LARGE, Frame, Messages, Scan, parse, scan
 from penstock.errors import ProtocolError
 from penstock.record import HEADERS
 
@@ -528,7 +517,7 @@ def test_the_headers_column_has_the_fields_of_each_message(frames: list[bytes]) 
     buffer = b"".join(frames)
     messages = scan(buffer, len(buffer), sid=SID).messages
     assert messages is not None
-    column = headers_column(messages)
+    column = headers_column(messages.blocks, len(messages))
     column.validate(full=True)
     assert column.type == HEADERS
     assert column.to_pylist() == [as_rows(fields(row.headers)[2]) for row in exactly(buffer)[0].rows]
@@ -539,5 +528,5 @@ def test_messages_without_headers_have_a_column_of_nulls() -> None:
     messages = scan(buffer, len(buffer), sid=SID).messages
     assert messages is not None
     assert messages.blocks is None
-    assert headers_column(messages).to_pylist() == [None, None]
-    assert headers_column(messages).type == HEADERS
+    assert headers_column(messages.blocks, len(messages)).to_pylist() == [None, None]
+    assert headers_column(messages.blocks, len(messages)).type == HEADERS

@@ -120,6 +120,8 @@ class BatchReader(_Reading, spark.DataSourceReader):
 
     def partitions(self) -> Sequence[Partition]:
         """The tasks of the read, without what the predicates rule out."""
+        if self.options.max_records is not None:
+            self.predicates = []  # it counts rows from the start, whatever becomes of them afterwards
         narrowed = self.connector.narrow(self.options, self.predicates)
         if narrowed is None:
             return []

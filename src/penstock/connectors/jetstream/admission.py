@@ -38,10 +38,14 @@ def admit(
                 f"stream '{name}' has {info.retention} retention: a consumer would remove what it reads. "
                 "Leave readEngine at auto."
             )
-        if info.retention == "interest":
-            _needs_follower(calls, options, info)
-        else:
-            _needs_queue_alone(calls, options, info)
+
+
+def admit_query(calls: Calls, options: JetStreamOptions, info: StreamInfo) -> None:
+    """Refuse a streaming query, which releases what it has read, where it cannot or must not release it."""
+    if info.retention == "interest":
+        _needs_follower(calls, options, info)
+    elif info.retention == "workqueue":
+        _needs_queue_alone(calls, options, info)
 
 
 def _needs_direct(calls: Calls, info: StreamInfo) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.connectors.nats.wire import Fields, Messages, grid, interleaved, text
+from penstock.connectors.nats.columns import grid, interleaved, text
+from penstock.connectors.nats.headers import Fields
+from penstock.connectors.nats.wire import Messages
 from penstock.record import TIMESTAMP
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -18,6 +20,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NO_MESSAGE, NO_STREAM, NO_CONSUMER = 10037, 10059, 10014
 NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT = 10076, 10039
 TOO_MANY_CONSUMERS = (10026, 10002)
+# How the durable that follows a query is known again as ours.
+FOLLOWER = "shows how far a Penstock query has read; Penstock moves it"
 # The server adds these to every message of DIRECT.GET, after the publisher's own.
 DIRECT_FIELDS = 6
 
@@ -90,7 +94,7 @@ def follower(name: str, at: int, filters: Sequence[str], stream: str, holds: boo
     """A request for the durable that shows where a query stands, and where it `holds` messages, keeps them."""
     config: dict[str, Any] = {
         "durable_name": name,
-        "description": "shows how far a Penstock query has read; Penstock moves it",
+        "description": FOLLOWER,
         "deliver_policy": "by_start_sequence",
         "opt_start_seq": max(1, at),
         "ack_policy": "explicit" if holds else "none",

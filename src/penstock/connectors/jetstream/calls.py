@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats import wire
+from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import Connection, Disconnected
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
+
+# So many consumers stand at the same time while messages are counted: accounts may have few.
+MOST_AT_ONCE = 16
 
 
 class ApiError(ConnectError):
@@ -109,7 +112,12 @@ class Calls:
         subject = f"{self.prefix}.CONSUMER.CREATE.{stream}"
         counted: list[int] = []
         refused: ApiError | None = None
-        for reply in self.connection.requests([(subject, body) for body in bodies]):
+        replies = (
+            reply
+            for low in range(0, len(bodies), MOST_AT_ONCE)
+            for reply in self.connection.requests([(subject, body) for body in bodies[low : low + MOST_AT_ONCE]])
+        )
+        for reply in replies:
             try:
                 made = self._answer(reply)
             except ApiError as error:
@@ -140,7 +148,9 @@ class Calls:
         bodies = [json.dumps({"seq": max(1, at), "next_by_subj": text, "batch": 1}).encode() for at in positions]
         found = []
         for reply in self.connection.requests([(subject, body) for body in bodies]):
-            status, words, fields = wire.fields(reply.headers)
+            status, words, fields = headers.fields(reply.headers)
+            if status == 503:
+                raise Disconnected(f"no server answers DIRECT.GET for stream '{stream}'")
             if status not in (0, 404):
                 raise ProtocolError(f"DIRECT.GET of stream '{stream}' answered {status} {words}")
             said = dict(fields)
@@ -151,9 +161,9 @@ class Calls:
 
     def _answer(self, reply: wire.Frame) -> dict[str, Any]:
         if reply.headers:
-            status, words, _ = wire.fields(reply.headers)
+            status, words, _ = headers.fields(reply.headers)
             if status == 503:
-                raise ConnectError(
+                raise Disconnected(
                     f"JetStream does not answer on '{self.prefix}': it is not enabled on this server or account, or "
                     "'domain' or 'apiPrefix' is wrong. Start nats-server with -js, or check those options."
                 )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import Calls
-from penstock.connectors.nats import wire
+from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import Disconnected
 from penstock.errors import ConnectError, ProtocolError
 from penstock.offsets import Range
@@ -98,7 +98,7 @@ class _PullEnd(NamedTuple):
 
 
 def _pull_ended(frame: wire.Frame, asked: int) -> _PullEnd:
-    status, text, fields = wire.fields(frame.headers)
+    status, text, fields = headers.fields(frame.headers)
     missing = int(dict(fields).get("Nats-Pending-Messages", asked))
     if status == 404 or (status == 408 and text != "Requests Pending"):
         return _PullEnd(missing, dry=True)
@@ -116,7 +116,7 @@ def _clip(span: Range, at: int, rows: Rows) -> Rows:
     if not (numbers[1:] > numbers[:-1]).all():
         raise ProtocolError(f"messages of stream '{span.shard}' arrived out of order")
     low, high = int(np.searchsorted(numbers, at)), int(np.searchsorted(numbers, span.end))
-    after = min(int(numbers[-1]) + 1, span.end)
+    after = min(max(int(numbers[-1]) + 1, at), span.end)
     if low == 0 and high == len(numbers):
         return rows._replace(next=after)
     part = slice(low, high)
@@ -125,7 +125,9 @@ def _clip(span: Range, at: int, rows: Rows) -> Rows:
 
 
 def _consumer_rows(messages: wire.Messages) -> Rows:
-    return Rows(*api.ack_columns(messages), messages.values, lambda: wire.headers_column(messages), 0)
+    return Rows(
+        *api.ack_columns(messages), messages.values, lambda: headers.headers_column(messages.blocks, len(messages)), 0
+    )
 
 
 def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
@@ -150,10 +152,10 @@ def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
                     mirror = mirror or api.answered_by_other(fields, span.shard)
                     if not mirror:
                         rows = _clip(span, at, _direct_rows(scan.messages, fields))
-                        at = rows.next
+                        at, doubts = rows.next, 0
                         yield _matching(rows, filters) if len(filters) > 1 else rows
                 end = next((frame for frame in scan.others if frame.subject == reply.encode()), None)
-            status, text, said = wire.fields(end.headers)
+            status, text, said = headers.fields(end.headers)
             pending = dict(said).get("Nats-Num-Pending", b"0")
             if status == 503:
                 raise Disconnected(f"no server answers DIRECT.GET for stream '{span.shard}'")
@@ -175,12 +177,12 @@ def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
             connection.unsubscribe(sid)
 
 
-def _direct_fields(messages: wire.Messages) -> wire.Fields:
+def _direct_fields(messages: wire.Messages) -> headers.Fields:
     assert messages.blocks is not None, "DIRECT.GET answers with headers"
-    return wire.all_fields(messages.blocks)
+    return headers.all_fields(messages.blocks)
 
 
-def _direct_rows(messages: wire.Messages, fields: wire.Fields) -> Rows:
+def _direct_rows(messages: wire.Messages, fields: headers.Fields) -> Rows:
     return Rows(*api.direct_columns(fields), messages.values, lambda: fields.as_column(drop_last=api.DIRECT_FIELDS), 0)
 
 
@@ -189,7 +191,8 @@ def _matching(rows: Rows, filters: Sequence[str]) -> Rows:
         r"\.".join({"*": "[^.]+", ">": ".+"}.get(token, re.escape(token)) for token in text.split("."))
         for text in filters
     )
-    keep = pc.match_substring_regex(rows.subject, f"^(?:{'|'.join(patterns)})$")
+    # As bytes: a subject may be no UTF-8, and then matches nothing as text.
+    keep = pc.match_substring_regex(rows.subject.view(pa.binary()), f"^(?:{'|'.join(patterns)})$")
     subject, sequence, timestamp, value = (column.filter(keep) for column in rows[:4])
     return Rows(subject, sequence, timestamp, value, lambda: rows.headers().filter(keep), rows.next)
 

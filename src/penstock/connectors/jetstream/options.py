@@ -40,19 +40,24 @@ class JetStreamOptions(NatsOptions, ReadOptions):
         example="spark-orders",
     )
 
-    # Set where `subjects` was narrowed by a query's WHERE: matching nothing is then an answer, not a mistake.
-    _narrowed: bool = PrivateAttr(False)
+    # What the user gave, where `subjects` was narrowed by a query's WHERE: matching nothing is then an answer.
+    _asked: tuple[str, ...] | None = PrivateAttr(None)
 
     def narrowed(self, subjects: tuple[str, ...]) -> Self:
         """These options with `subjects` in place of what the user gave."""
         copy = self.model_copy(update={"subjects": subjects})
-        copy._narrowed = True
+        copy._asked = self.asked
         return copy
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The subjects that the user gave: streams are found by these."""
+        return self.subjects if self._asked is None else self._asked
 
     @property
     def is_narrowed(self) -> bool:
         """Whether `subjects` is more than the user gave."""
-        return self._narrowed
+        return self._asked is not None
 
     @field_validator("stream")
     @classmethod
@@ -68,7 +73,7 @@ class JetStreamOptions(NatsOptions, ReadOptions):
         try:
             re.compile(pattern or "")
         except re.error as error:
-            raise ValueError(f"is no regular expression ({error})") from None
+            raise ValueError(f"has '{pattern}', which is no regular expression: {error}") from None
         return pattern
 
     @field_validator("progress_consumer")

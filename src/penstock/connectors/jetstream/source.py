@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -19,10 +20,10 @@ from penstock.connectors.jetstream.admission import admit, filters_for
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.upkeep import Upkeep
-from penstock.connectors.nats.client import Denied, Disconnected, connect, keep
+from penstock.connectors.nats.client import Denied, Disconnected
+from penstock.connectors.nats.pool import connect, keep
 from penstock.errors import ConnectError, DataLossError, OptionError, PenstockError
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Position, Range, lost
-from penstock.plan import REMEDY
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -101,14 +102,16 @@ class JetStreamSource:
                 _pause(failures)
 
     def progress(self, at: Offsets) -> None:
-        """Move the progress consumer; on a stream that keeps messages for it, only make sure that it exists."""
+        """Move the progress consumer; on a stream that keeps messages for it, make sure that it exists."""
+        if any(info.retention != "limits" for info in self._seen.values()):
+            self._patiently(lambda calls: self._upkeep.hold(calls, at, self._seen))
         if self.options.progress_consumer:
             self._housekeep(lambda calls: self._upkeep.follow(calls, at, self._seen))
 
     def commit(self, end: Offsets) -> None:
         """Release what Spark has committed, on streams that keep messages until they are consumed."""
         if any(info.retention != "limits" for info in self._seen.values()):
-            self._housekeep(lambda calls: self._upkeep.release(calls, end, self._seen))
+            self._housekeep(lambda calls: self._upkeep.release(calls, end))
 
     def close(self) -> None:
         """Give the connections back."""
@@ -135,26 +138,34 @@ class JetStreamSource:
 
     def _patiently(self, ask: Callable[[Calls], T]) -> T:
         """The answer of the driver's question, over a new connection if this one broke."""
-        for attempt in range(1, ATTEMPTS + 1):
+        deadline = time.monotonic() + self.options.reconnect_timeout
+        for attempt in count(1):
+            used = False
             try:
-                return ask(self._open())
-            except Disconnected:
+                calls = self._open()
+                used = calls.connection.used  # it may have died long ago, unnoticed
+                return ask(calls)
+            except Disconnected as error:
                 self._drop()
-                if attempt == ATTEMPTS or not self._seen:  # at .load() the user is waiting: say it at once
+                # At .load() the user is waiting: say it at once.
+                if not (self._seen or used) or time.monotonic() > deadline:
                     raise
+                if attempt == 1:
+                    log.warning("%s; trying again for %gs (reconnectTimeout)", error, self.options.reconnect_timeout)
                 _pause(attempt)
         raise AssertionError("unreachable")
 
     def _housekeep(self, do: Callable[[Calls], None]) -> None:
-        """Never fatal, as no data depends on it; one warning is enough."""
+        """Never fatal, as no row that is still to be read depends on it; one warning is enough."""
         try:
             do(self._open())
+            self._warned = False
         except PenstockError as error:
             if isinstance(error, Disconnected | Denied):
                 self._drop()
             if not self._warned:
                 self._warned = True
-                log.warning("housekeeping failed, data is not affected: %s", error)
+                log.warning("housekeeping failed, no row is affected: %s", error)
 
     def _bounds(self, calls: Calls) -> Bounds:
         now = time.monotonic()
@@ -182,11 +193,11 @@ class JetStreamSource:
             return list(options.stream)
         if options.stream_pattern is not None:
             matching = [name for name in calls.names() if re.fullmatch(options.stream_pattern, name)]
-            if options.subjects and matching:
+            if options.asked and matching:
                 infos = calls.streams(matching)
-                matching = [n for n, info in infos.items() if info is not None and filters_for(info, options.subjects)]
+                matching = [n for n, info in infos.items() if info is not None and filters_for(info, options.asked)]
             return sorted(matching)
-        found = {name for subject in options.subjects for name in calls.names(subject)}
+        found = {name for subject in options.asked for name in calls.names(subject)}
         if not found and not self._seen and not options.is_narrowed:
             raise OptionError(
                 f"no stream has messages on {', '.join(options.subjects)}. Name the 'stream', or make one."
@@ -220,8 +231,7 @@ class JetStreamSource:
         except engines.Incomplete:
             pass
         except ApiError as error:
-            if error.code not in api.TOO_MANY_CONSUMERS:
-                raise
+            log.info("stream '%s' is read the other way: %s", span.shard, error)
         yield from both[1](calls, at, filters)
 
     def _consumer_or_why(self, calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[engines.Rows]:
@@ -232,7 +242,7 @@ class JetStreamSource:
                 raise
             raise ConnectError(
                 f"stream '{span.shard}' has no consumer left: {error}. Raise its max_consumers or the account's, "
-                f"or allow DIRECT.GET: nats stream edit {span.shard} --allow-direct"
+                f"or read with readEngine=auto and allow DIRECT.GET: nats stream edit {span.shard} --allow-direct"
             ) from None
 
     def _checked(self, calls: Calls, span: Range, failures: int) -> api.StreamInfo | None:
@@ -246,7 +256,7 @@ class JetStreamSource:
                 raise Disconnected(f"stream '{span.shard}' ends at {info.last}")
             losses = [Loss(span.shard, span.end, _bound(info), "backwards")]
         if losses and self.options.fail_on_data_loss:
-            raise DataLossError(f"stream {losses[0]}. {REMEDY}")
+            raise DataLossError(f"stream {losses[0]}. {losses[0].remedy}")
         for loss in losses:
             log.warning("failOnDataLoss=false, going on: stream %s", loss)
         return None if any(loss.kind in ("gone", "recreated") for loss in losses) else info

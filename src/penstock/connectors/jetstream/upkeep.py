@@ -1,14 +1,15 @@
 """What a query leaves on the server: a durable that shows its position, and room where messages were kept for it.
 
-No row depends on any of this, except that a work queue or an interest stream keeps what is not released.
+Only interest streams depend on it: they forget what no consumer waits for, so there the durable must stand.
 """
 
 from collections.abc import Mapping
 
 from penstock.connectors.jetstream import api
-from penstock.connectors.jetstream.admission import filters_for
+from penstock.connectors.jetstream.admission import admit_query, filters_for
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
+from penstock.errors import OptionError
 from penstock.offsets import Offsets
 
 
@@ -16,27 +17,38 @@ class Upkeep:
     """Remembers what it told the server, so as not to tell it twice."""
 
     def __init__(self, options: JetStreamOptions):
-        self.name, self.subjects = options.progress_consumer, options.subjects
+        self.options, self.name, self.subjects = options, options.progress_consumer, options.subjects
         self._told: dict[str, int] = {}
+        self._held: set[str] = set()
 
-    def follow(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
-        """Show that the query stands at `at`. On an interest stream only make sure that the durable is there."""
+    def hold(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
+        """Make sure that streams which release messages keep those that the query still needs."""
         for stream, position in at.items():
             info = streams.get(stream)
-            if info is None or info.retention == "workqueue" or self._told.get(stream) == position.next:
+            if info is None or info.retention == "limits" or stream in self._held:
                 continue
-            if info.retention == "limits":
-                self._move(calls, info, position.next)
-            elif stream not in self._told:
+            admit_query(calls, self.options, info)
+            if info.retention == "interest":
                 self._make(calls, info, position.next)
+            self._held.add(stream)
+
+    def follow(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
+        """Show that the query stands at `at`, on streams that do not depend on it."""
+        for stream, position in at.items():
+            info = streams.get(stream)
+            if info is None or info.retention != "limits" or self._told.get(stream) == position.next:
+                continue
+            self._move(calls, info, position.next)
             self._told[stream] = position.next
 
-    def release(self, calls: Calls, end: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
+    def release(self, calls: Calls, end: Offsets) -> None:
         """Let the server delete what lies before `end`, which Spark has for good."""
-        for stream, position in end.items():
-            info = streams.get(stream)
+        for stream, info in calls.streams(list(end)).items():
+            position = end[stream]
             if info is None or info.retention == "limits":
                 continue
+            if position.epoch != info.created or position.next > info.last + 1:
+                continue  # of another life of the stream: what lies before it in this one was never read
             if info.retention == "interest":
                 self._move(calls, info, position.next)
                 continue
@@ -44,8 +56,7 @@ class Upkeep:
                 calls.call(f"STREAM.PURGE.{stream}", {"seq": position.next} | ({"filter": text} if text else {}))
 
     def _move(self, calls: Calls, info: api.StreamInfo, at: int) -> None:
-        made = self._make(calls, info, at)
-        if made:
+        if self._make(calls, info, at):
             return
         if calls.connection.version() >= (2, 14):
             calls.call(f"CONSUMER.RESET.{info.name}.{self.name}", {"seq": max(1, at)})
@@ -54,14 +65,20 @@ class Upkeep:
             self._make(calls, info, at)
 
     def _make(self, calls: Calls, info: api.StreamInfo, at: int) -> bool:
-        """Make the durable at a position; False where it exists."""
+        """Make the durable at a position; False where it exists. One of somebody else's is left alone."""
         assert self.name is not None
         try:
-            calls.call(f"CONSUMER.INFO.{info.name}.{self.name}")
-            return False
+            there = calls.call(f"CONSUMER.INFO.{info.name}.{self.name}")
         except ApiError as error:
             if error.code != api.NO_CONSUMER:
                 raise
+        else:
+            if there["config"].get("description") != api.FOLLOWER:
+                raise OptionError(
+                    f"stream '{info.name}' has a consumer '{self.name}' that is not Penstock's, and moving it would "
+                    "harm whoever uses it. Give progressConsumer another name."
+                )
+            return False
         holds = info.retention != "limits"
         body = api.follower(self.name, at, filters_for(info, self.subjects), info.name, holds)
         calls.create(info.name, body, self.name)

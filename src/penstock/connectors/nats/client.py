@@ -1,4 +1,4 @@
-"""One blocking connection to a NATS server: the only file that opens a socket. Made after the fork, used by one thread.
+"""One blocking connection to a NATS server, made after the fork and used by one thread. No other file has its socket.
 
 Knows addresses, TLS, credentials and time limits; what the bytes mean is in wire.py.
 """
@@ -9,17 +9,16 @@ import os
 import select
 import socket
 import ssl
-import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from penstock import __version__
 from penstock.connectors.nats import wire
+from penstock.connectors.nats.credentials import introduce, who
 from penstock.connectors.nats.options import NatsOptions
-from penstock.errors import ConnectError, OptionError
+from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
 
 # Two megabytes of 200-byte messages are 7,500 rows: the fixed cost of the vectors, half a millisecond, is spread thin.
 BUFFER = 2 << 20
@@ -60,10 +59,11 @@ class Connection:
 
     def __init__(self, options: NatsOptions):
         self.options = options
+        self.used = False  # before this use of it
         self.info: dict[str, Any] = {}
         self._buffer, self._size, self._used = bytearray(BUFFER), 0, 0
         self._vectors = True
-        self._optional: deque[str] = deque(maxlen=100)
+        self._optional: set[str] = set()
         self._replies = 0
         tried = []
         for server in map(address, options.servers):
@@ -73,6 +73,9 @@ class Connection:
             except (OSError, Disconnected) as error:
                 self.close()
                 tried.append(f"{server}: {_reason(error)}")
+            except PenstockError:
+                self.close()
+                raise
         else:
             raise Disconnected(
                 f"no NATS server answers ({'; '.join(tried)}). Check the option 'servers' and that the server runs."
@@ -96,7 +99,7 @@ class Connection:
         try:
             while select.select([self._socket], [], [], 0)[0]:
                 self._take(time.monotonic() + self.options.request_timeout, linger=False)
-        except (OSError, ValueError, ConnectError):
+        except (OSError, ValueError, PenstockError):
             return False
         return True
 
@@ -154,7 +157,7 @@ class Connection:
 
     def ask(self, subject: str) -> None:
         """One request whose answer nobody waits for, and whose refusal does not matter."""
-        self._optional.append(subject)
+        self._optional.add(subject.rpartition(".")[0])
         self.publish(subject)
 
     def receive(self, sid: int, *, linger: bool, direct: bool = False) -> wire.Scan:
@@ -170,7 +173,11 @@ class Connection:
         while True:
             self._fill(deadline, linger)
             small = self._size < 4096
-            scan = wire.scan(self._buffer, self._size, sid=sid, direct=direct, vectors=self._vectors and not small)
+            try:
+                scan = wire.scan(self._buffer, self._size, sid=sid, direct=direct, vectors=self._vectors and not small)
+            except ProtocolError:
+                self.close()  # nobody can read on from here
+                raise
             self._used = scan.used
             if scan.messages is not None and not small:
                 self._vectors = scan.used < wire.LARGE * len(scan.messages)
@@ -217,7 +224,7 @@ class Connection:
         elif frame.kind == b"-ERR":
             text = frame.payload.decode(errors="replace").strip("'")
             if text.lower().startswith("permissions violation"):
-                if any(f'"{subject}"' in text for subject in self._optional):
+                if any(f'"{subject}.' in text for subject in self._optional):
                     return
                 raise Denied(f"{self._at} refuses: {text}. Grant that to the account that Penstock uses.")
             raise Disconnected(f"{self._at} ended the connection: {text}")
@@ -233,7 +240,9 @@ class Connection:
         if options.tls_handshake_first:
             self._secure(server)
         self._read_info(deadline)
-        if not options.tls_handshake_first and (options.tls or server.tls or self.info.get("tls_required")):
+        # Whoever says how to check a server or to prove himself means TLS, and no password in the clear.
+        insists = options.tls or options.tls_ca or options.tls_cert or server.tls
+        if not options.tls_handshake_first and (insists or self.info.get("tls_required")):
             if not (self.info.get("tls_required") or self.info.get("tls_available")):
                 raise OptionError(f"the options ask for TLS, but {server} has none.")
             self._secure(server)
@@ -241,7 +250,7 @@ class Connection:
             "verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1,
             "lang": "python-penstock", "version": __version__, "name": options.connection_name,
         }  # fmt: skip
-        hello |= self._credentials()
+        hello |= introduce(options, str(self.info.get("nonce", "")))
         try:
             self.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(hello).encode())
             while not any(frame.kind == b"PONG" for frame in self._take(deadline, linger=False).others):
@@ -249,12 +258,10 @@ class Connection:
         except TimeoutError:
             raise Disconnected(f"did not finish connecting in {options.connect_timeout:g}s") from None
         except Disconnected as error:
-            if "authorization" in str(error).lower() or "authentication" in str(error).lower():
-                raise ConnectError(f"{server} refused the credentials ({self._who(hello)}): {error}") from None
+            if "authorization violation" in str(error).lower():
+                raise ConnectError(f"{server} refused the credentials ({who(hello)}): {error}") from None
             if options.tls_cert:  # TLS 1.3 refuses a client's certificate only after the handshake
-                raise ConnectError(
-                    f"{server} did not accept us; perhaps not the certificate in tlsCert: {error}"
-                ) from None
+                raise Disconnected(f"{error}; perhaps it does not accept the certificate in tlsCert") from None
             raise
 
     def _read_info(self, deadline: float) -> None:
@@ -291,83 +298,15 @@ class Connection:
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
         except ssl.SSLError as error:
+            if not isinstance(error, ssl.SSLCertVerificationError) and "alert" not in str(error).lower():
+                raise  # cut in the middle, as by a server that restarts: another one may do
             raise ConnectError(
                 f"TLS with {server} failed: {_reason(error)}. Check tlsCa, tlsCert, and that the name in 'servers' is "
                 "in the server's certificate."
             ) from None
-
-    def _credentials(self) -> dict[str, Any]:
-        options = self.options
-        said: dict[str, Any] = {}
-        user, password, token = options.reveal("user"), options.reveal("password"), options.reveal("token")
-        if user is not None:
-            said["user"] = user
-        if password is not None:
-            said["pass"] = password
-        if token is not None:
-            said["auth_token"] = token
-        seed, creds = options.reveal("nkey_seed"), options.reveal("credentials")
-        if creds is not None:
-            parts = [p for p in creds.replace("\r", "").split("\n") if p and not p.startswith("-") and "*" not in p]
-            found = [p.strip() for p in parts]
-            jwt = next((p for p in found if p.startswith("ey")), None)
-            seed = next((p for p in found if p.startswith("SU")), None)
-            if jwt is None or seed is None:
-                raise OptionError("option 'credentials' holds no user JWT and seed, as a .creds file does.")
-            said["jwt"] = jwt
-        if seed is not None:
-            said |= _signed(seed, str(self.info.get("nonce", "")), with_key="jwt" not in said)
-        return said
-
-    def _who(self, said: dict[str, Any]) -> str:
-        for key, words in (("jwt", "a user JWT"), ("nkey", "an NKey"), ("auth_token", "a token")):
-            if key in said:
-                return words
-        return (
-            f"user '{said['user']}'" if "user" in said else "none given; set user and password, token, or credentials"
-        )
-
-
-def _signed(seed: str, nonce: str, *, with_key: bool) -> dict[str, str]:
-    try:
-        import nkeys
-    except ImportError:
-        raise OptionError("NKeys and .creds need the package nkeys. Install it: pip install 'penstock[nats]'") from None
-    try:
-        pair = nkeys.from_seed(seed.encode())
-        signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).decode().rstrip("=")
-    except Exception:  # whatever it was, its text may quote the seed
-        raise OptionError("the NKey seed is not valid: it starts with SU and has 58 characters.") from None
-    return {"sig": signature} | ({"nkey": pair.public_key.decode()} if with_key else {})
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def _idle() -> dict[Any, list[Connection]]:
-    """Connections between uses. Kept on `sys`: a module that was pickled by value has new globals in each task."""
-    idle: dict[Any, list[Connection]] = sys.__dict__.setdefault("_penstock_idle_nats", {})
-    return idle
-
-
-def connect(options: NatsOptions) -> Connection:
-    """An idle connection of this process that is still alive, or a new one."""
-    idle = _idle().setdefault(_key(options), [])
-    while idle:
-        connection = idle.pop()
-        if connection.alive():
-            return connection
-        connection.close()
-    return Connection(options)
-
-
-def keep(connection: Connection) -> None:
-    """Give a connection back after use, for the next task of this process."""
-    _idle().setdefault(_key(connection.options), []).append(connection)
-
-
-def _key(options: NatsOptions) -> Any:
-    return (os.getpid(), *(getattr(options, name) for name in NatsOptions.model_fields))

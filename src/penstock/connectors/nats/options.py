@@ -39,6 +39,9 @@ class NatsOptions(Options):
     inbox_prefix: str = option("_INBOX", doc="Prefix of the subjects for replies; the account must allow to subscribe.")
     connect_timeout: Seconds = option(5.0, doc="The longest wait for a connection, per address.")
     request_timeout: Seconds = option(10.0, doc="The longest wait for an answer.")
+    reconnect_timeout: Seconds = option(
+        60.0, doc="How long a running query waits for its servers to come back before it fails."
+    )
     connection_name: str = option("penstock", doc="Name of the connection in the server's reports.")
 
     @field_validator("servers")

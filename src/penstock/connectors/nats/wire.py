@@ -14,18 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.connectors.nats.columns import Bytes, Ints, decimals, grid, offsets, segments
 from penstock.errors import ProtocolError
-from penstock.record import HEADER, HEADERS
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 LARGE = 2048
-_POW = 10 ** np.arange(9, dtype=np.int64)
-_INDICES: dict[tuple[int, int], pa.Array] = {}
-_CR, _LF, _SPACE, _TAB, _COLON = 13, 10, 32, 9, 58
+_CR, _LF, _SPACE = 13, 10, 32
 
 
 class Frame(NamedTuple):
@@ -79,19 +73,6 @@ def _frames(buffer: bytes | bytearray, size: int) -> tuple[list[Frame], int]:
             break
         found.append(frame)
     return found, at
-
-
-def fields(block: bytes) -> tuple[int, str, list[tuple[str, bytes]]]:
-    """Status code (0: none), its text, and the fields of a header block."""
-    first, *lines = block.split(b"\r\n")
-    _, _, status = first.partition(b" ")
-    code, _, text = status.strip().partition(b" ")
-    found = []
-    for line in lines:
-        key, colon, value = line.partition(b":")
-        if colon and key:
-            found.append((key.decode(errors="replace"), value.lstrip(b" \t")))
-    return int(code) if code.isdigit() else 0, text.decode(errors="replace"), found
 
 
 @dataclass(frozen=True)
@@ -176,15 +157,6 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = F
     reply_end = edges[:, 2 if direct else 3]
     messages = Messages(values, blocks, lines.buffers()[2], edges[:, 0] + 1, edges[:, 1], reply_end, whole_lines)
     return Scan(messages, others, used)
-
-
-def grid(found: Ints, at: Ints) -> Ints | None:
-    """The positions of a separator as a table, a row for each line that `at` bounds; None where lines differ."""
-    width, odd = divmod(len(found), len(at) - 1)
-    if odd or not width:
-        return None
-    table = found.reshape(-1, width)
-    return table if (table[:, 0] >= at[:-1]).all() and (table[:, -1] < at[1:]).all() else None
 
 
 def _spells(u: Bytes, end: Ints, word: bytes) -> npt.NDArray[np.bool_]:
@@ -272,121 +244,3 @@ def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints]
         return None, others, at
     table = np.array(found, np.int64)
     return (table[:, 0], table[:, 1], table[:, 2]), others, at
-
-
-def segments(data: pa.Buffer, start: Ints, end: Ints) -> pa.Array:
-    """A binary array of data[start[i]:end[i]], copied together. Starts and ends must ascend."""
-    return interleaved(data, start, end)[0]
-
-
-def interleaved(data: pa.Buffer, *bounds: Ints) -> list[pa.Array]:
-    """The same for several pairs of start and end a row, which must ascend from pair to pair and row to row.
-
-    A binary array over all pieces, wanted and not, is free; taking every k-th copies with one memcpy each.
-    """
-    rows, width = len(bounds[0]), len(bounds)
-    edges = np.empty(rows * width + 1, np.int32)
-    for k, bound in enumerate(bounds):
-        edges[k : rows * width : width] = bound
-    edges[-1] = bounds[-1][-1]
-    pieces = pa.Array.from_buffers(pa.binary(), rows * width, [None, pa.py_buffer(edges), data])
-    unchecked = pc.TakeOptions(boundscheck=False)
-    return [pc.call_function("take", [pieces, _every(width, k, rows)], unchecked) for k in range(0, width, 2)]
-
-
-def _every(width: int, phase: int, rows: int) -> pa.Array:
-    """The indices phase, phase + width, ...: the same ones again and again, so they are kept."""
-    kept = _INDICES.get((width, phase))
-    if kept is None or len(kept) < rows:
-        most = max(rows, 8192)
-        kept = _INDICES[width, phase] = pa.array(np.arange(phase, phase + most * width, width, dtype=np.int32))
-    return kept[:rows]
-
-
-def offsets(array: pa.Array) -> Ints:
-    """Where the values of a binary array lie in its data."""
-    return np.frombuffer(array.buffers()[1], np.int32, count=len(array) + 1).astype(np.int64)
-
-
-def text(array: pa.Array) -> pa.Array:
-    """A binary array as strings, as they are: the JVM takes any bytes, and names are nearly always ASCII."""
-    return pa.Array.from_buffers(pa.string(), len(array), array.buffers())
-
-
-def decimals(u: Bytes, end: Ints) -> Ints:
-    """The whole number that ends before each `end`, of at most nine digits."""
-    out = np.zeros(len(end), np.int64)
-    alive: npt.NDArray[np.bool_] | None = None
-    at = end
-    for power in _POW:
-        at = at - 1
-        digit = u[at] - 48  # bytes wrap around: whatever is no digit is above 9
-        some = digit < 10
-        alive = some if alive is None else alive & some
-        if not alive.any():
-            break
-        digit *= alive
-        out += np.multiply(digit, power, dtype=np.int64)
-    return out
-
-
-class Fields(NamedTuple):
-    """The fields of many header blocks: keys and values on end, and how many each block has."""
-
-    keys: pa.Array
-    values: pa.Array
-    counts: Ints
-
-    def as_column(self, drop_last: int = 0) -> pa.Array:
-        """A `headers` column: null where a block has no field. `drop_last` fields of each block are left out."""
-        ends = np.cumsum(self.counts)
-        kept = np.maximum(self.counts - drop_last, 0)
-        keys, values = self.keys, self.values
-        if drop_last and len(keys):
-            block = np.repeat(np.arange(len(ends)), self.counts)
-            inside = np.arange(len(keys)) < (ends - (self.counts - kept))[block]
-            chosen = pa.array(np.flatnonzero(inside))
-            keys, values = keys.take(chosen), values.take(chosen)
-        at = np.zeros(len(kept) + 1, np.int32)
-        np.cumsum(kept, out=at[1:])
-        structs = pa.StructArray.from_arrays([text(keys), values], fields=list(HEADER))
-        valid = None if kept.all() else pa.py_buffer(np.packbits(kept > 0, bitorder="little"))
-        return pa.Array.from_buffers(HEADERS, len(kept), [valid, pa.py_buffer(at)], children=[structs])
-
-
-def all_fields(blocks: pa.Array) -> Fields:
-    """`fields` of every block at once."""
-    at = offsets(blocks)
-    u = np.frombuffer(blocks.buffers()[2], np.uint8, count=int(at[-1]))
-    newline = np.flatnonzero(u == _LF)
-    if not len(newline):
-        return Fields(pa.array([], pa.binary()), pa.array([], pa.binary()), np.zeros(len(blocks), np.int64))
-    start = np.empty(len(newline), np.int64)
-    start[0] = 0
-    np.add(newline[:-1], 1, out=start[1:])
-    stop = newline - (u[newline - 1] == _CR)
-    block = np.searchsorted(at, start, side="right") - 1
-    colons = np.append(np.flatnonzero(u == _COLON), len(u))
-    colon = colons[np.searchsorted(colons, start)]
-    keep = np.flatnonzero((start != at[block]) & (colon > start) & (colon < stop))
-    start, stop, colon, block = start[keep], stop[keep], colon[keep], block[keep]
-    value = colon + 1
-    while len(
-        blank := np.flatnonzero(
-            (value < stop) & ((u[np.minimum(value, len(u) - 1)] == _SPACE) | (u[np.minimum(value, len(u) - 1)] == _TAB))
-        )
-    ):
-        value[blank] += 1
-    counts = np.bincount(block, minlength=len(blocks)).astype(np.int64)
-    if not len(start):
-        return Fields(pa.array([], pa.binary()), pa.array([], pa.binary()), counts)
-    data = blocks.buffers()[2]
-    keys, values = interleaved(data, start, colon, value, stop)
-    return Fields(keys, values, counts)
-
-
-def headers_column(messages: Messages) -> pa.Array:
-    """The `headers` column: null for a message without any."""
-    if messages.blocks is None:
-        return pa.nulls(len(messages), HEADERS)
-    return all_fields(messages.blocks).as_column()

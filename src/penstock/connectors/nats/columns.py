@@ -1,0 +1,77 @@
+"""Pieces of a buffer as Arrow columns, with no Python statement per piece. Knows numpy and Arrow; no protocol."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_POW = 10 ** np.arange(9, dtype=np.int64)
+_INDICES: dict[tuple[int, int], pa.Array] = {}
+
+
+def segments(data: pa.Buffer, start: Ints, end: Ints) -> pa.Array:
+    """A binary array of data[start[i]:end[i]], copied together. Starts and ends must ascend."""
+    return interleaved(data, start, end)[0]
+
+
+def interleaved(data: pa.Buffer, *bounds: Ints) -> list[pa.Array]:
+    """The same for several pairs of start and end a row, which must ascend from pair to pair and row to row.
+
+    A binary array over all pieces, wanted and not, is free; taking every k-th copies with one memcpy each.
+    """
+    rows, width = len(bounds[0]), len(bounds)
+    edges = np.empty(rows * width + 1, np.int32)
+    for k, bound in enumerate(bounds):
+        edges[k : rows * width : width] = bound
+    edges[-1] = bounds[-1][-1]
+    pieces = pa.Array.from_buffers(pa.binary(), rows * width, [None, pa.py_buffer(edges), data])
+    unchecked = pc.TakeOptions(boundscheck=False)
+    return [pc.call_function("take", [pieces, _every(width, k, rows)], unchecked) for k in range(0, width, 2)]
+
+
+def _every(width: int, phase: int, rows: int) -> pa.Array:
+    """The indices phase, phase + width, ...: the same ones again and again, so they are kept."""
+    kept = _INDICES.get((width, phase))
+    if kept is None or len(kept) < rows:
+        most = max(rows, 8192)
+        kept = _INDICES[width, phase] = pa.array(np.arange(phase, phase + most * width, width, dtype=np.int32))
+    return kept[:rows]
+
+
+def offsets(array: pa.Array) -> Ints:
+    """Where the values of a binary array lie in its data."""
+    return np.frombuffer(array.buffers()[1], np.int32, count=len(array) + 1).astype(np.int64)
+
+
+def text(array: pa.Array) -> pa.Array:
+    """A binary array as strings, as they are: the JVM takes any bytes, and names are nearly always ASCII."""
+    return pa.Array.from_buffers(pa.string(), len(array), array.buffers())
+
+
+def decimals(u: Bytes, end: Ints) -> Ints:
+    """The whole number that ends before each `end`, of at most nine digits."""
+    out = np.zeros(len(end), np.int64)
+    alive: npt.NDArray[np.bool_] | None = None
+    at = end
+    for power in _POW:
+        at = at - 1
+        digit = u[at] - 48  # bytes wrap around: whatever is no digit is above 9
+        some = digit < 10
+        alive = some if alive is None else alive & some
+        if not alive.any():
+            break
+        digit *= alive
+        out += np.multiply(digit, power, dtype=np.int64)
+    return out
+
+
+def grid(found: Ints, at: Ints) -> Ints | None:
+    """The positions of a separator as a table, a row for each line that `at` bounds; None where lines differ."""
+    width, odd = divmod(len(found), len(at) - 1)
+    if odd or not width:
+        return None
+    table = found.reshape(-1, width)
+    return table if (table[:, 0] >= at[:-1]).all() and (table[:, -1] < at[1:]).all() else None
