@@ -61,7 +61,7 @@ CUTS = {
 def test_a_connection_that_is_cut_costs_no_row_and_doubles_none(
     nats: NatsServer, filled: str, where: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.connectors.jetstream.source._pause", lambda attempt: None)
+    monkeypatch.setattr("penstock.connectors.jetstream.source.pause", lambda attempt: None)
     small_pulls(monkeypatch)
     with opened(nats.url, stream=filled) as source:
         span = whole(source, filled)
@@ -78,7 +78,7 @@ def test_cuts_at_any_byte_of_a_frame_cost_no_row(
     nats: NatsServer, filled: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thirty cuts, each a few bytes further into a frame than the one before."""
-    monkeypatch.setattr("penstock.connectors.jetstream.source._pause", lambda attempt: None)
+    monkeypatch.setattr("penstock.connectors.jetstream.source.pause", lambda attempt: None)
     small_pulls(monkeypatch, 40)
     with opened(nats.url, stream=filled) as source:
         epoch = whole(source, filled).epoch
@@ -94,7 +94,7 @@ def test_what_arrived_before_a_cut_is_not_asked_for_again(
     nats: NatsServer, filled: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that lets only 150 kB pass per connection still lets the whole range pass."""
-    monkeypatch.setattr("penstock.connectors.jetstream.source._pause", lambda attempt: None)
+    monkeypatch.setattr("penstock.connectors.jetstream.source.pause", lambda attempt: None)
     with opened(nats.url, stream=filled) as source:
         span = whole(source, filled)
     with Proxy(nats.port, [("cut", 150_000)] * 40) as proxy:

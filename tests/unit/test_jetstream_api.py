@@ -98,7 +98,7 @@ def answered(subject: str, sequence: int, time: str, own: bytes = b"") -> bytes:
 
 def direct(*blocks: bytes) -> Messages:
     buffer = b"".join(b"HMSG _INBOX.x.3.1 3 %d %d\r\n%shi\r\n" % (len(b), len(b) + 2, b) for b in blocks)
-    found = scan(buffer, len(buffer), sid=3, direct=True).messages
+    found = scan(buffer, len(buffer), sid=3, kind="direct").messages
     assert found is not None
     assert len(found) == len(blocks)
     return found
@@ -195,6 +195,11 @@ def test_what_stream_info_tells() -> None:
         messages=90,
         size=9000,
         last_time=1_794_746_096_789_012,
+        duplicate_window=0.0,
+        replicas=1,
+        allow_atomic=False,
+        allow_batched=False,
+        one_per_subject=False,
     )
 
 

@@ -1,7 +1,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.connectors.nats.columns import decimals, offsets, segments
 from penstock.connectors.nats.headers import all_fields, fields, headers_column
-from penstock.connectors.nats.wire import LARGE, Frame, Messages, Scan, parse, scan
+from penstock.connectors.nats.wire import LARGE, Frame, Kind, Messages, Scan, parse, scan
 from penstock.errors import ProtocolError
 from penstock.record import HEADERS
 
@@ -95,7 +95,7 @@ ANYTHING = TRAFFIC | PLAIN | MIXED
 
 class Row(NamedTuple):
     subject: bytes
-    last_word: bytes  # the reply subject; of DIRECT.GET, which has none, the subscription
+    last_word: bytes  # the reply subject, or where there is none, the subscription
     headers: bytes
     payload: bytes
 
@@ -111,7 +111,14 @@ class Found(NamedTuple):
         return Found(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def exactly(buffer: bytes, *, sid: int = SID, direct: bool = False) -> tuple[Found, int]:
+WANTED: dict[Kind, Callable[[Frame], bool]] = {
+    "delivery": lambda frame: bool(frame.reply),
+    "direct": lambda frame: frame.kind == b"HMSG" and not frame.reply and frame.headers.startswith(b"NATS/1.0\r\n"),
+    "reply": lambda frame: frame.kind == b"MSG" and not frame.reply,
+}
+
+
+def exactly(buffer: bytes, *, sid: int = SID, kind: Kind = "delivery") -> tuple[Found, int]:
     """The truth, frame by frame."""
     found, at = Found([], [], []), 0
     while True:
@@ -121,12 +128,8 @@ def exactly(buffer: bytes, *, sid: int = SID, direct: bool = False) -> tuple[Fou
         at = after
         if frame.kind not in (b"MSG", b"HMSG"):
             found.control.append(frame)
-        elif frame.sid == b"%d" % sid and (
-            (frame.kind == b"HMSG" and not frame.reply and frame.headers.startswith(b"NATS/1.0\r\n"))
-            if direct
-            else frame.reply
-        ):
-            last_word = frame.sid if direct else frame.reply
+        elif frame.sid == b"%d" % sid and WANTED[kind](frame):
+            last_word = frame.reply or frame.sid
             found.rows.append(Row(frame.subject, last_word, frame.headers, frame.payload))
         else:
             found.messages.append(frame)
@@ -164,12 +167,12 @@ def dirty(buffer: bytes) -> bytearray:
     return bytearray(buffer + b"\r\nMSG old 7 old.reply 3\r\nold\r\nPING\r\n\r\n")
 
 
-def scanned(buffer: bytes, *, vectors: bool, direct: bool = False, sid: int = SID) -> tuple[Found, int]:
-    result = scan(dirty(buffer), len(buffer), sid=sid, direct=direct, vectors=vectors)
+def scanned(buffer: bytes, *, vectors: bool, kind: Kind = "delivery", sid: int = SID) -> tuple[Found, int]:
+    result = scan(dirty(buffer), len(buffer), sid=sid, kind=kind, vectors=vectors)
     return found_of(result), result.used
 
 
-MODES = [(vectors, direct) for vectors in (True, False) for direct in (False, True)]
+MODES: list[tuple[bool, Kind]] = [(vectors, kind) for vectors in (True, False) for kind in WANTED]
 
 
 @given(ANYTHING)
@@ -177,22 +180,22 @@ MODES = [(vectors, direct) for vectors in (True, False) for direct in (False, Tr
 @example([msg(b"hi", reply=b"r.1")])
 def test_a_scan_finds_what_the_exact_parser_finds(frames: list[bytes]) -> None:
     buffer = b"".join(frames)
-    for vectors, direct in MODES:
-        found, used = scanned(buffer, vectors=vectors, direct=direct)
-        assert found == exactly(buffer, direct=direct)[0], f"{vectors=} {direct=}"
-        assert used == len(buffer), f"{vectors=} {direct=}"
+    for vectors, kind in MODES:
+        found, used = scanned(buffer, vectors=vectors, kind=kind)
+        assert found == exactly(buffer, kind=kind)[0], f"{vectors=} {kind=}"
+        assert used == len(buffer), f"{vectors=} {kind=}"
 
 
 @given(ANYTHING, st.data())
 def test_traffic_in_two_parts_gives_the_same(frames: list[bytes], data: st.DataObject) -> None:
     buffer = b"".join(frames)
     cut = data.draw(st.integers(0, len(buffer)))
-    for vectors, direct in MODES:
-        first, used = scanned(buffer[:cut], vectors=vectors, direct=direct)
-        second, used_then = scanned(buffer[used:], vectors=vectors, direct=direct)
+    for vectors, kind in MODES:
+        first, used = scanned(buffer[:cut], vectors=vectors, kind=kind)
+        second, used_then = scanned(buffer[used:], vectors=vectors, kind=kind)
         assert used <= cut
-        assert first + second == exactly(buffer, direct=direct)[0], f"{vectors=} {direct=}"
-        assert used + used_then == len(buffer), f"{vectors=} {direct=}"
+        assert first + second == exactly(buffer, kind=kind)[0], f"{vectors=} {kind=}"
+        assert used + used_then == len(buffer), f"{vectors=} {kind=}"
 
 
 TOUR = [
@@ -219,18 +222,24 @@ ROWS_ONLY = [TOUR[1], TOUR[2], TOUR[6], hmsg(block((b"k", b" v")), b"x", reply=b
 
 @both_ways
 @pytest.mark.parametrize(
-    ("frames", "direct", "rows"),
-    [(TOUR, False, 5), (TOUR, True, 1), (ROWS_ONLY, False, 4), ([TOUR[8]] * 3, True, 3)],
-    ids=["mixed", "mixed direct", "rows", "rows direct"],
+    ("frames", "kind", "rows"),
+    [
+        (TOUR, "delivery", 5),
+        (TOUR, "direct", 1),
+        (TOUR, "reply", 1),
+        (ROWS_ONLY, "delivery", 4),
+        ([TOUR[8]] * 3, "direct", 3),
+        ([TOUR[10]] * 3, "reply", 3),
+    ],
 )
-def test_a_cut_at_any_byte_changes_nothing(frames: list[bytes], direct: bool, rows: int, vectors: bool) -> None:
+def test_a_cut_at_any_byte_changes_nothing(frames: list[bytes], kind: Kind, rows: int, vectors: bool) -> None:
     buffer = b"".join(frames)
     ends = [0, *np.cumsum([len(frame) for frame in frames]).tolist()]
-    expected, _ = exactly(buffer, direct=direct)
+    expected, _ = exactly(buffer, kind=kind)
     assert len(expected.rows) == rows
     for cut in range(len(buffer) + 1):
-        first, used = scanned(buffer[:cut], vectors=vectors, direct=direct)
-        second, rest = scanned(buffer[used:], vectors=vectors, direct=direct)
+        first, used = scanned(buffer[:cut], vectors=vectors, kind=kind)
+        second, rest = scanned(buffer[used:], vectors=vectors, kind=kind)
         assert first + second == expected, f"cut at {cut}: {buffer[:cut]!r}"
         # What is not used is looked at only when more arrives: an -ERR left in the buffer is never seen.
         assert (used, used + rest) == (max(e for e in ends if e <= cut), len(buffer)), f"cut at {cut}: {buffer[:cut]!r}"
@@ -260,7 +269,7 @@ def test_only_messages_of_the_subscription_become_rows(vectors: bool) -> None:
 def test_direct_takes_answers_and_leaves_the_status(vectors: bool) -> None:
     answer = block((b"Nats-Stream", b" S"), (b"Nats-Subject", b" s.1"))
     buffer = hmsg(answer, b"one") + hmsg(answer, b"two") + hmsg(block(status=b" 204 EOB"))
-    result = scan(buffer, len(buffer), sid=SID, direct=True, vectors=vectors)
+    result = scan(buffer, len(buffer), sid=SID, kind="direct", vectors=vectors)
     assert result.messages is not None
     assert result.messages.values.to_pylist() == [b"one", b"two"]
     assert [frame.headers for frame in result.others] == [b"NATS/1.0 204 EOB\r\n\r\n"]

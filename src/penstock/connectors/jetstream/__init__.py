@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.connectors.jetstream.options import JetStreamOptions
+from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
+from penstock.connectors.jetstream.sink import JetStreamSink
 from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.connectors.nats.subjects import intersect, prefix_filter, problem
-from penstock.contract import Predicate, Source
+from penstock.contract import Predicate, Sink, Source
 from penstock.record import columns
 from penstock.spark import Connector
 
@@ -20,8 +21,9 @@ class JetStream(Connector):
 
     format = "jetstream"
     options_type = JetStreamOptions
+    sink_options_type = JetStreamSinkOptions
     replayable = True
-    exactly_once = False
+    exactly_once = True
 
     @classmethod
     def columns(cls, options: JetStreamOptions) -> pa.Schema:
@@ -32,6 +34,11 @@ class JetStream(Connector):
     def open_source(cls, options: JetStreamOptions) -> Source:
         """A source that connects at its first question."""
         return JetStreamSource(options, cls.columns(options))
+
+    @classmethod
+    def open_sink(cls, options: JetStreamSinkOptions, columns: pa.Schema) -> Sink:
+        """A sink that connects when the first row comes."""
+        return JetStreamSink(options, columns)
 
     @classmethod
     def narrow(cls, options: JetStreamOptions, predicates: Sequence[Predicate]) -> JetStreamOptions | None:

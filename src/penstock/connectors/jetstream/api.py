@@ -18,6 +18,9 @@ from penstock.record import TIMESTAMP
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Error codes of the server (server/errors.json) that mean something to us.
 NO_MESSAGE, NO_STREAM, NO_CONSUMER = 10037, 10059, 10014
+NAME_IN_USE, STORE_FAILED, TOO_BUSY, WRONG_SEQUENCE, SEALED = 10058, 10077, 10167, (10071, 10164), 10109
+# Not JetStream's own: nobody listens on the subject.
+NO_LISTENER = 503
 NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT = 10076, 10039
 TOO_MANY_CONSUMERS = (10026, 10002)
 # How the durable that follows a query is known again as ours.
@@ -43,6 +46,11 @@ class StreamInfo:
     messages: int
     size: int
     last_time: int  # microseconds
+    duplicate_window: float  # seconds
+    replicas: int
+    allow_atomic: bool
+    allow_batched: bool
+    one_per_subject: bool  # a second message on a subject is refused, for ever
 
     @property
     def transient(self) -> bool:
@@ -68,6 +76,11 @@ class StreamInfo:
             messages=state["messages"],
             size=state["bytes"],
             last_time=micros(state["last_ts"]),
+            duplicate_window=config.get("duplicate_window", 0) / 1e9,
+            replicas=config.get("num_replicas", 1),
+            allow_atomic=bool(config.get("allow_atomic")),
+            allow_batched=bool(config.get("allow_batched")),
+            one_per_subject=bool(config.get("discard_new_per_subject")) and config.get("max_msgs_per_subject") == 1,
         )
 
 

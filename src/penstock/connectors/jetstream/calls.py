@@ -1,14 +1,15 @@
 """JetStream's API over a connection: one method a call, errors as sentences. What is sent is in api.py."""
 
+import base64
 import difflib
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.connectors.jetstream import api
-from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import Connection, Disconnected
+from penstock.connectors.nats.options import NatsOptions
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
 
 # So many consumers stand at the same time while messages are counted: accounts may have few.
@@ -24,16 +25,17 @@ class ApiError(ConnectError):
 
 
 class Stored(NamedTuple):
-    """Where a message stands."""
+    """A message, and where it stands."""
 
     sequence: int
     time: int  # microseconds
+    body: bytes = b""
 
 
 class Calls:
     """The calls, on one connection."""
 
-    def __init__(self, connection: Connection, options: JetStreamOptions):
+    def __init__(self, connection: Connection, options: NatsOptions):
         self.connection = connection
         self.prefix = options.api_prefix or (f"$JS.{options.domain}.API" if options.domain else "$JS.API")
 
@@ -96,11 +98,35 @@ class Calls:
         for reply in self.connection.requests([(subject, body) for body in asked]):
             try:
                 message = self._answer(reply)["message"]
-                found.append(Stored(message["seq"], api.micros(message["time"])))
+                body = base64.b64decode(message.get("data", ""))
+                found.append(Stored(message["seq"], api.micros(message["time"]), body))
             except ApiError as error:
                 if error.code != api.NO_MESSAGE:
                     raise
         return min(found, default=None)
+
+    def last_of(self, stream: str, subject: str) -> Stored | None:
+        """The newest message on a subject, by the leader's word."""
+        try:
+            message = self.call(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})["message"]
+        except ApiError as error:
+            if error.code != api.NO_MESSAGE:
+                raise
+            return None
+        return Stored(message["seq"], api.micros(message["time"]), base64.b64decode(message.get("data", "")))
+
+    def at(self, stream: str, sequence: int) -> Stored | None:
+        """The message with this sequence, or None."""
+        found = self.first_from(stream, sequence)
+        return found if found is not None and found.sequence == sequence else None
+
+    def publish(self, subject: str, body: bytes) -> int:
+        """Store one message; its sequence. An ApiError with code 503 where no stream takes the subject."""
+        reply = self.connection.request(subject, body)
+        if reply.headers:
+            raise ApiError(headers.fields(reply.headers)[0], f"no stream takes the subject '{subject}'")
+        sequence: int = self._answer(reply)["seq"]
+        return sequence
 
     def create(self, stream: str, body: bytes, name: str = "") -> dict[str, Any]:
         """Make a consumer; what the server made of it."""
@@ -178,6 +204,6 @@ class Calls:
         code, text = error.get("err_code", 0), error.get("description", "")
         if code in (api.NOT_ENABLED, api.NOT_ENABLED_FOR_ACCOUNT):
             raise ConnectError(f"{text}. Start nats-server with -js, and give the account JetStream limits.")
-        if error.get("code") == 503:
+        if error.get("code") == 503 and code != api.STORE_FAILED:
             raise Disconnected(f"JetStream is not ready: {text}")
         raise ApiError(code, f"JetStream refuses: {text} (error {code})")

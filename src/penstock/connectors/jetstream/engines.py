@@ -6,7 +6,6 @@ Neither ends of its own accord at the end of a range, and a replica may lag behi
 comes before the end, the leader is asked whether that is so.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import Disconnected
+from penstock.connectors.nats.subjects import as_regex
 from penstock.errors import ConnectError, ProtocolError
 from penstock.offsets import Range
 
@@ -146,7 +146,7 @@ def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
             connection.publish(subject, api.get(at, batch, DIRECT_BYTES, filters), reply)
             end: wire.Frame | None = None
             while end is None:
-                scan = connection.receive(sid, linger=batch > 1000, direct=True)
+                scan = connection.receive(sid, linger=batch > 1000, kind="direct")
                 if scan.messages is not None:
                     fields = _direct_fields(scan.messages)
                     mirror = mirror or api.answered_by_other(fields, span.shard)
@@ -187,12 +187,8 @@ def _direct_rows(messages: wire.Messages, fields: headers.Fields) -> Rows:
 
 
 def _matching(rows: Rows, filters: Sequence[str]) -> Rows:
-    patterns = (
-        r"\.".join({"*": "[^.]+", ">": ".+"}.get(token, re.escape(token)) for token in text.split("."))
-        for text in filters
-    )
     # As bytes: a subject may be no UTF-8, and then matches nothing as text.
-    keep = pc.match_substring_regex(rows.subject.view(pa.binary()), f"^(?:{'|'.join(patterns)})$")
+    keep = pc.match_substring_regex(rows.subject.view(pa.binary()), as_regex(filters))
     subject, sequence, timestamp, value = (column.filter(keep) for column in rows[:4])
     return Rows(subject, sequence, timestamp, value, lambda: rows.headers().filter(keep), rows.next)
 

@@ -1,4 +1,4 @@
-"""What a user may set to read JetStream."""
+"""What a user may set to read and to write JetStream."""
 
 import re
 from typing import Literal, Self
@@ -7,8 +7,8 @@ from pydantic import PrivateAttr, field_validator, model_validator
 
 from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.nats.subjects import overlapping, problem
-from penstock.contract import ReadOptions
-from penstock.options import Csv, Seconds, alias, option
+from penstock.contract import ReadOptions, WriteOptions
+from penstock.options import Count, Csv, Seconds, alias, option
 
 
 class JetStreamOptions(NatsOptions, ReadOptions):
@@ -104,3 +104,40 @@ class JetStreamOptions(NatsOptions, ReadOptions):
         if not (self.stream or self.stream_pattern or self.subjects):
             raise ValueError("set 'stream', 'streamPattern' or 'subjects' to say what to read")
         return self
+
+
+class JetStreamSinkOptions(NatsOptions, WriteOptions):
+    """Where rows are published, and how it is made sure of."""
+
+    subject: str | None = option(
+        None,
+        doc="The subject of every row: literal, or with columns in braces. Without it, rows have a column `subject`.",
+        example="orders.{region}",
+    )
+    publish_mode: Literal["auto", "pipelined", "atomic", "fast"] = option(
+        "auto",
+        doc="`fast`: fast ingest, for streams with `allow_batched` (nats-server 2.14). `atomic`: batches of 1,000, for "
+        "streams with `allow_atomic` (2.12). `pipelined`: one by one, with acks that overlap. `auto`: the first of "
+        "these that the stream allows.",
+    )
+    max_in_flight: Count = option(4000, doc="How many rows a task may have published without an ack, in `pipelined`.")
+    ack_timeout: Seconds = option(10.0, doc="The longest wait for an ack before the connection is given up.")
+    ledger: str = option(
+        "PENSTOCK_LEDGER",
+        doc="The stream in which attempts to write are noted, so that `exactly_once` holds after any downtime; made if "
+        "it is missing. `none`: rows are known again only within the duplicate window of the stream written to.",
+    )
+
+    @field_validator("subject")
+    @classmethod
+    def _template(cls, template: str | None) -> str | None:
+        if template is not None and (why := problem(re.sub(r"\{[^{}]*\}", "x", template), wildcards=False)):
+            raise ValueError(f"has '{template}', which {why}")
+        return template
+
+    @field_validator("ledger")
+    @classmethod
+    def _ledger(cls, name: str) -> str:
+        if not name or re.search(r"[\s.*>/\\]", name):
+            raise ValueError("must be a stream's name, without space, dot, slash, * or >, or none")
+        return name

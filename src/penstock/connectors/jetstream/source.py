@@ -4,7 +4,6 @@ Nothing on the server is needed to go on reading: consumers are made for a range
 """
 
 import logging
-import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from penstock.connectors.jetstream.admission import admit, filters_for
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.upkeep import Upkeep
-from penstock.connectors.nats.client import Denied, Disconnected
+from penstock.connectors.nats.client import Denied, Disconnected, pause
 from penstock.connectors.nats.pool import connect, keep
 from penstock.errors import ConnectError, DataLossError, OptionError, PenstockError
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Position, Range, lost
@@ -55,7 +54,7 @@ class JetStreamSource:
                 break
             # A new leader may not know of its last messages for a moment: look again before calling it a loss.
             self._seen = before
-            _pause(attempt)
+            pause(attempt)
         return found
 
     def find(self, shard: str, timestamp: int) -> int:
@@ -99,7 +98,7 @@ class JetStreamSource:
                         f"{failures} attempts without a message: {error}"
                     ) from None
                 log.warning("stream '%s': %s; going on at %d", span.shard, error, rest.start)
-                _pause(failures)
+                pause(failures)
 
     def progress(self, at: Offsets) -> None:
         """Move the progress consumer; on a stream that keeps messages for it, make sure that it exists."""
@@ -152,7 +151,7 @@ class JetStreamSource:
                     raise
                 if attempt == 1:
                     log.warning("%s; trying again for %gs (reconnectTimeout)", error, self.options.reconnect_timeout)
-                _pause(attempt)
+                pause(attempt)
         raise AssertionError("unreachable")
 
     def _housekeep(self, do: Callable[[Calls], None]) -> None:
@@ -328,8 +327,3 @@ def _first_gap(rows: engines.Rows, span: Range) -> int | None:
     if numbers[-1] - numbers[0] == len(numbers) - 1:
         return None
     return int(numbers[np.argmax(np.diff(numbers) > 1)]) + 1
-
-
-def _pause(attempt: int) -> None:
-    """Before another attempt: up to two seconds, unequal so that tasks do not come back all at once."""
-    time.sleep(min(2.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))

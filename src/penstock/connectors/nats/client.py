@@ -6,6 +6,7 @@ Knows addresses, TLS, credentials and time limits; what the bytes mean is in wir
 import base64
 import json
 import os
+import random
 import select
 import socket
 import ssl
@@ -103,7 +104,7 @@ class Connection:
             return False
         return True
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """All of `data`, in one go."""
         try:
             self._socket.settimeout(self.options.request_timeout)
@@ -140,11 +141,11 @@ class Connection:
                     answers[waiting.pop(frame.subject)] = frame
         return [answers[i] for i in range(len(asked))]
 
-    def subscribe(self) -> tuple[int, str]:
-        """A new subscription to an inbox of its own, and that inbox: reply subjects are one token longer."""
+    def subscribe(self, *, deep: bool = False) -> tuple[int, str]:
+        """A new subscription to an inbox of its own, and that inbox: reply subjects are a token longer, or several."""
         self._sid += 1
         inbox = f"{self.inbox}.{self._sid}"
-        self.send(b"SUB %s.* %d\r\n" % (inbox.encode(), self._sid))
+        self.send(b"SUB %s.%s %d\r\n" % (inbox.encode(), b">" if deep else b"*", self._sid))
         return self._sid, inbox
 
     def unsubscribe(self, sid: int) -> None:
@@ -160,21 +161,22 @@ class Connection:
         self._optional.add(subject.rpartition(".")[0])
         self.publish(subject)
 
-    def receive(self, sid: int, *, linger: bool, direct: bool = False) -> wire.Scan:
+    def receive(
+        self, sid: int, *, linger: bool, kind: wire.Kind = "delivery", timeout: float | None = None
+    ) -> wire.Scan:
         """What came for `sid` and others: at least one frame. `linger` waits for a fuller buffer while more comes."""
+        limit = timeout or self.options.request_timeout
         try:
-            return self._take(time.monotonic() + self.options.request_timeout, linger=linger, sid=sid, direct=direct)
+            return self._take(time.monotonic() + limit, linger=linger, sid=sid, kind=kind)
         except TimeoutError:
-            raise Disconnected(
-                f"{self._at} sent nothing for {self.options.request_timeout:g}s (requestTimeout), with messages due"
-            ) from None
+            raise Disconnected(f"{self._at} sent nothing for {limit:g}s, with messages due") from None
 
-    def _take(self, deadline: float, *, linger: bool, sid: int = 0, direct: bool = False) -> wire.Scan:
+    def _take(self, deadline: float, *, linger: bool, sid: int = 0, kind: wire.Kind = "delivery") -> wire.Scan:
         while True:
             self._fill(deadline, linger)
             small = self._size < 4096
             try:
-                scan = wire.scan(self._buffer, self._size, sid=sid, direct=direct, vectors=self._vectors and not small)
+                scan = wire.scan(self._buffer, self._size, sid=sid, kind=kind, vectors=self._vectors and not small)
             except ProtocolError:
                 self.close()  # nobody can read on from here
                 raise
@@ -304,6 +306,11 @@ class Connection:
                 f"TLS with {server} failed: {_reason(error)}. Check tlsCa, tlsCert, and that the name in 'servers' is "
                 "in the server's certificate."
             ) from None
+
+
+def pause(attempt: int) -> None:
+    """Before another attempt: up to two seconds, unequal so that tasks do not come back all at once."""
+    time.sleep(min(2.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
 
 
 def _reason(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """The algebra of NATS subjects and filters: tokens, `*` for one token, `>` for one or more at the end. Pure."""
 
+import re
 from collections.abc import Iterable
 from itertools import combinations
 
@@ -50,3 +51,12 @@ def prefix_filter(prefix: str) -> str | None:
     """
     whole = prefix[: prefix.rfind(".") + 1]
     return whole + ">" if whole and problem(whole + ">", wildcards=True) is None and "*" not in whole else None
+
+
+def as_regex(filters: Iterable[str]) -> str:
+    """The regular expression of what any of the filters matches."""
+    patterns = (
+        r"\.".join({"*": "[^.]+", ">": ".+"}.get(token, re.escape(token)) for token in text.split("."))
+        for text in filters
+    )
+    return f"^(?:{'|'.join(patterns)})$"

@@ -9,7 +9,7 @@ found one by one. Knows nothing of JetStream.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from penstock.connectors.nats.columns import Bytes, Ints, decimals, grid, offset
 from penstock.errors import ProtocolError
 
 LARGE = 2048
+Kind = Literal["delivery", "direct", "reply"]
 _CR, _LF, _SPACE = 13, 10, 32
 
 
@@ -93,18 +94,18 @@ class Messages:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a buffer held: messages with a reply subject as columns, everything else frame by frame."""
+    """What a buffer held: the messages that were asked for as columns, everything else frame by frame."""
 
     messages: Messages | None
     others: list[Frame]
     used: int
 
 
-def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = False, vectors: bool = True) -> Scan:
+def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "delivery", vectors: bool = True) -> Scan:
     """All whole frames of buffer[:size]: messages of subscription `sid` (0: none) as columns, the rest one by one.
 
-    Those with a reply subject become columns; with `direct`, those with headers, no reply subject and no
-    status, which is how DIRECT.GET answers. `vectors` says how frame starts are found, not what is found.
+    A `delivery` has a reply subject. A `direct` one has headers, no reply subject and no status, which is how
+    DIRECT.GET answers. A `reply` has neither. `vectors` says how frame starts are found, not what is found.
     """
     if not sid:
         return Scan(None, *_frames(buffer, size))
@@ -126,8 +127,11 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = F
         first = np.searchsorted(space, at[:-1])
         count = np.diff(first, append=len(space))
         edges = space[np.minimum(first[:, None] + np.arange(5), len(space) - 1)]
-    wanted = (count == 4) if direct else (count == 4 + with_headers)
-    if direct:
+    if kind == "reply":
+        wanted = (count == 3) & ~with_headers
+    else:
+        wanted = (count == 4) if kind == "direct" else (count == 4 + with_headers)
+    if kind == "direct":
         u = np.frombuffer(buffer, np.uint8, count=size)
         wanted &= with_headers & (u[np.minimum(line_end + 10, size - 1)] == _CR)
     # A message that was under way when its subscription ended must not be taken for one of the next.
@@ -147,14 +151,14 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, direct: bool = F
     if with_headers.any():
         split = np.zeros(len(body), np.int64)
         rows = np.flatnonzero(with_headers)
-        size_end = edges[rows, 3 if direct else 4]
+        size_end = edges[rows, 3 if kind == "direct" else 4]
         split[rows] = decimals(text, size_end)
         if (body + split > end).any() or (text[size_end - 1] - 48 > 9).any():
             raise ProtocolError("the server sent headers that are longer than their message")
         blocks = segments(raw, body, body + split)
         body = body + split
     values = segments(raw, body, end)
-    reply_end = edges[:, 2 if direct else 3]
+    reply_end = edges[:, 3 if kind == "delivery" else 2]
     messages = Messages(values, blocks, lines.buffers()[2], edges[:, 0] + 1, edges[:, 1], reply_end, whole_lines)
     return Scan(messages, others, used)
 

@@ -1,0 +1,97 @@
+"""What the server answers to a publish, for many at once. Pure."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.connectors.nats.columns import Ints, decimals
+from penstock.connectors.nats.wire import Messages
+
+
+class Refusal(NamedTuple):
+    """A row that the server did not take: its err_code, 503 where nobody listens on the subject."""
+
+    row: int
+    code: int
+    text: str
+
+
+@dataclass
+class Acks:
+    """Rows that are stored, where, and those that are not."""
+
+    rows: Ints
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    known: list[tuple[int, str, int]] = field(default_factory=list)  # row, stream and sequence of those there already
+    refused: list[Refusal] = field(default_factory=list)
+
+    def add(self, more: "Acks", mark: Callable[[Ints], None] = lambda rows: None) -> None:
+        """Take more answers in, and `mark` the rows that they say are stored."""
+        mark(more.rows)
+        self.rows = np.concatenate([self.rows, more.rows])
+        for stream, (first, last) in more.spans.items():
+            widen(self.spans, stream, first, last)
+        self.known += more.known
+        self.refused += more.refused
+
+
+def widen(spans: dict[str, tuple[int, int]], stream: str, first: int, last: int) -> None:
+    """Make the span of a stream hold these sequences too."""
+    if first > 0:
+        old = spans.get(stream, (first, last))
+        spans[stream] = (min(old[0], first), max(old[1], last))
+
+
+def read(messages: Messages) -> Acks:
+    """The answers whose subjects end in the number of their row.
+
+    Nearly always all are alike: stored in one stream, one after the other. Then the first and the last tell all,
+    and a search through the joined bodies shows that they do.
+    """
+    lines = np.frombuffer(messages.lines, np.uint8)
+    rows = decimals(lines, messages.subject_end)
+    bodies = messages.values
+    low, high = (bodies.offset, bodies.offset + len(bodies)) if len(bodies) else (0, 0)
+    at = np.frombuffer(bodies.buffers()[1], np.int32)
+    joined = bodies.buffers()[2].to_pybytes()[at[low] : at[high]]
+    first = bodies[0].as_py()
+    prefix = first[: first.find(b'"seq":') + 6]
+    alike = joined.count(prefix) == len(bodies) and b'"error"' not in joined and b'"duplicate"' not in joined
+    acks = Acks(rows)
+    if alike:
+        a, b = json.loads(first), json.loads(bodies[-1].as_py())
+        widen(acks.spans, a["stream"], min(a["seq"], b["seq"]), max(a["seq"], b["seq"]))
+        return acks
+    stored = []
+    for row, body in zip(rows.tolist(), bodies.to_pylist(), strict=True):
+        answer = parse(body)
+        refused = refusal(row, answer)
+        if refused:
+            acks.refused.append(refused)
+            continue
+        stored.append(row)
+        widen(acks.spans, answer["stream"], answer["seq"], answer["seq"])
+        if answer.get("duplicate"):
+            acks.known.append((row, answer["stream"], answer["seq"]))
+    acks.rows = np.array(stored, np.int64)
+    return acks
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """One answer."""
+    answer: dict[str, Any] = json.loads(body)
+    return answer
+
+
+def refusal(row: int, answer: dict[str, Any]) -> Refusal | None:
+    """What an answer refuses, if it does."""
+    error = answer.get("error")
+    return Refusal(row, error.get("err_code", 0), error.get("description", "")) if error else None
+
+
+def nothing() -> Ints:
+    """No rows."""
+    return np.empty(0, np.int64)

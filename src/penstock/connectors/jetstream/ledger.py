@@ -1,0 +1,135 @@
+"""Who has tried to write what: a small stream in which each attempt of a task leaves a note before its first row.
+
+A note has a subject of its own, <ledger>.<query>.<batch>.<partition>.<attempt>, and the stream refuses a second message
+on any subject: so the note of the first attempt is left once, for ever, and whoever finds it knows that rows may be
+there, and since when. The driver leaves one more when a batch is done, and purges those of the batches before it.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.connectors.jetstream import api
+from penstock.connectors.jetstream.calls import ApiError, Calls
+from penstock.connectors.nats.client import Denied
+from penstock.contract import Origin
+from penstock.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an attempt knows when it begins."""
+
+    attempt: int  # 0: nobody has tried before
+    since: float  # the monotonic clock: no row of this task was written before
+    at: Mapping[str, int]  # the last sequence of streams then; rows of this task lie behind it
+    time: int  # the same by the server's clock, in microseconds
+    done: int | None = None  # the rows of this task, where its batch was done before
+
+
+class Ledger:
+    """The ledger on one connection."""
+
+    def __init__(self, calls: Calls, name: str):
+        self.calls, self.name = calls, name
+
+    def claim(self, origin: Origin, last: Mapping[str, int]) -> Claim:
+        """Leave a note. `last` may be old: it is where to begin looking for rows, should it come to that."""
+        subject = self._subject(origin)
+        sent = time.monotonic()
+        mine = self._leave(f"{subject}.0", {"last": dict(last)})
+        if mine is not None:
+            return Claim(0, sent, last, 0)
+        notes = self._notes(f"{subject}.*")
+        while mine is None:
+            sent = time.monotonic()
+            mine = self._leave(f"{subject}.{len(notes)}", {})
+            notes = self._notes(f"{subject}.*")
+        first, own = notes[0], next(note for note in notes if note[0] == mine)
+        done = self._done(origin)
+        age = (own[1] - first[1]) / 1e6  # both by the clock of the ledger's own server
+        return Claim(len(notes) - 1, sent - age, first[2].get("last", {}), first[1], done)
+
+    def alone(self, origin: Origin) -> bool:
+        """Whether nobody else has tried this task, up to now."""
+        return len(self._notes(f"{self._subject(origin)}.*")) == 1
+
+    def done(self, query: str, batch: int, rows: Mapping[int, int]) -> None:
+        """All rows of a batch are written: note it, and forget the batches before."""
+        self._leave(f"{self.name}.{query}.{batch}.done", {"rows": {str(p): n for p, n in rows.items()}})
+        first = self.calls.first_from(self.name, 1, (f"{self.name}.{query}.{batch}.>",))
+        if first is not None:
+            self._purge(f"{self.name}.{query}.>", first.sequence)
+
+    def forget(self, query: str) -> None:
+        """Nobody will ask for this query again."""
+        self._purge(f"{self.name}.{query}.>")
+
+    def _purge(self, subject: str, before: int | None = None) -> None:
+        self.calls.call(f"STREAM.PURGE.{self.name}", {"filter": subject} | ({"seq": before} if before else {}))
+
+    def _subject(self, origin: Origin) -> str:
+        return f"{self.name}.{origin.query}.{origin.batch}.{origin.partition}"
+
+    def _leave(self, subject: str, note: Mapping[str, Any]) -> int | None:
+        """The sequence of a new note; None where the subject has one."""
+        body = json.dumps(note).encode()
+        try:
+            return self.calls.publish(subject, body)
+        except ApiError as error:
+            if error.code == api.NO_LISTENER:
+                self._make()
+                return self.calls.publish(subject, body)
+            if error.code == api.STORE_FAILED:  # maximum messages per subject
+                return None
+            raise
+
+    def _notes(self, subject: str) -> list[tuple[int, int, dict[str, Any]]]:
+        """Sequence, time and content of all notes on a subject, in order."""
+        found: list[tuple[int, int, dict[str, Any]]] = []
+        while True:
+            note = self.calls.first_from(self.name, found[-1][0] + 1 if found else 1, (subject,))
+            if note is None:
+                return found
+            found.append((note.sequence, note.time, json.loads(note.body)))
+
+    def _done(self, origin: Origin) -> int | None:
+        note = self.calls.last_of(self.name, f"{self.name}.{origin.query}.{origin.batch}.done")
+        rows = json.loads(note.body)["rows"] if note else {}
+        return rows.get(str(origin.partition))
+
+    def check(self, replicas: int) -> api.StreamInfo:
+        """The stream, made where there is none; one that would take a second note is refused."""
+        info = self.calls.streams([self.name])[self.name]
+        if info is None:
+            self._make(replicas)
+            info = self.calls.stream(self.name)
+        if not info.one_per_subject:
+            raise OptionError(
+                f"stream '{self.name}' cannot be the ledger: it takes several messages on a subject. Name another one "
+                "in the option 'ledger', or delete it, and it is made as it must be."
+            )
+        return info
+
+    def _make(self, replicas: int = 1) -> None:
+        config = {
+            "name": self.name,
+            "subjects": [f"{self.name}.>"],
+            "description": "what Penstock's queries have tried to write, so that nothing is written twice",
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "discard_new_per_subject": True,
+            "num_replicas": replicas,
+        }
+        try:
+            self.calls.call(f"STREAM.CREATE.{self.name}", config)
+        except (Denied, ApiError) as error:
+            if isinstance(error, ApiError) and error.code == api.NAME_IN_USE:
+                return
+            raise OptionError(
+                f"the ledger '{self.name}', which keeps exactly_once over restarts, cannot be made: {error} Let an "
+                f"administrator make it, or allow $JS.API.STREAM.CREATE.{self.name}; or set ledger=none (exactly once "
+                "within the stream's duplicate window) or delivery=at_least_once."
+            ) from None

@@ -1,0 +1,172 @@
+"""Three ways to publish rows and know that they are stored: one by one with acks that overlap, in atomic batches, and
+by fast ingest. Knows frames and answers; nothing of ids' meaning, attempts or Spark.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.connectors.jetstream import acks
+from penstock.connectors.jetstream.acks import Acks, Refusal
+from penstock.connectors.nats import headers
+from penstock.connectors.nats.client import Connection
+from penstock.connectors.nats.columns import Ints, offsets
+from penstock.connectors.nats.frames import frames, join, numbers
+
+# One write to the socket; the acks of the last ones come while the next is written.
+STEP = 1000
+# The server's own limits.
+ATOMIC_ROWS, ATOMIC_OPEN = 1000, 4
+FAST_FLOW, FAST_ROUNDS = 500, 2
+
+
+@dataclass
+class Chunk:
+    """Rows on their way, as binary columns without nulls, and which of them are stored."""
+
+    number: Ints  # of each row in its task
+    subject: pa.Array
+    block: pa.Array | None
+    value: pa.Array
+    stored: npt.NDArray[np.bool_]
+    ids: pa.Array | None = None
+    conditional: bool = False  # some rows say what they expect to find: each must be answered for itself
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def rest(self) -> "Chunk":
+        """The rows that are not stored yet."""
+        if not self.stored.any():
+            return self
+        left = np.flatnonzero(~self.stored)
+        take = pa.array(left)
+        subject, block, value, ids = (
+            None if column is None else column.take(take) for column in (self.subject, self.block, self.value, self.ids)
+        )
+        return Chunk(self.number[left], subject, block, value, np.zeros(len(left), bool), ids, self.conditional)
+
+    def part(self, low: int, high: int) -> "Chunk":
+        """Some of the rows, as a chunk of its own."""
+        subject, block, value, ids = (
+            None if column is None else column[low:high] for column in (self.subject, self.block, self.value, self.ids)
+        )
+        return Chunk(self.number[low:high], subject, block, value, self.stored[low:high].copy(), ids, self.conditional)
+
+    def mark(self, rows: Ints) -> None:
+        """These rows are stored, as far as they are of this chunk."""
+        at = np.searchsorted(self.number, rows)
+        inside = at < len(self.number)
+        at = at[inside]
+        self.stored[at[self.number[at] == rows[inside]]] = True
+
+
+def pipelined(connection: Connection, chunk: Chunk, window: int, timeout: float, go_on: Callable[[], bool]) -> Acks:
+    """Publish one by one: many frames to a write, and at most `window` rows without an answer.
+
+    Marks rows in `chunk` as their answers come, so that what is stored is known even if this fails. `go_on` is asked
+    before each write but the first; once it says no, only what is under way is waited for.
+    """
+    sid, inbox = connection.subscribe()
+    prefix = inbox.encode() + b"."
+    out = frames(chunk.subject, join(prefix, numbers(chunk.number)), chunk.block, chunk.value)
+    at, data = offsets(out), memoryview(out.buffers()[2])
+    done = Acks(acks.nothing())
+    sent, answered, total = 0, 0, len(chunk)
+    while True:
+        while sent < total and (sent == answered or sent + STEP - answered <= window):
+            if sent and not go_on():
+                total = sent
+                break
+            high = min(total, sent + min(STEP, window))
+            connection.send(data[at[sent] : at[high]])
+            sent = high
+        if sent == answered:
+            break
+        scan = connection.receive(sid, linger=False, kind="reply", timeout=timeout)
+        if scan.messages is not None:
+            answered += len(scan.messages)
+            done.add(acks.read(scan.messages), chunk.mark)
+        for frame in scan.others:
+            if frame.subject.startswith(prefix):
+                answered += 1
+                status, text, _ = headers.fields(frame.headers)
+                done.refused.append(Refusal(int(frame.subject[len(prefix) :]), status, text))
+    connection.unsubscribe(sid)
+    return done
+
+
+def atomic(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
+    """Publish in batches that are stored whole or not at all. The rows of those that were refused are not marked."""
+    sid, inbox = connection.subscribe()
+    prefix = inbox.encode() + b"."
+    done = Acks(acks.nothing())
+    parts = [chunk.part(low, low + ATOMIC_ROWS) for low in range(0, len(chunk), ATOMIC_ROWS)]
+    for low in range(0, len(parts), ATOMIC_OPEN):
+        group = dict(enumerate(parts[low : low + ATOMIC_OPEN]))
+        connection.send(b"".join(_atomic_frames(part, prefix, i) for i, part in group.items()))
+        while group:
+            for frame in connection.receive(sid, linger=False, timeout=timeout).others:
+                # An empty answer: the first message of a batch was accepted.
+                if not frame.subject.startswith(prefix) or not (frame.payload or frame.headers):
+                    continue
+                part = group.pop(int(frame.subject[len(prefix) :]), None)
+                answer = acks.parse(frame.payload) if frame.payload else {}
+                if part is not None and answer.get("count") == len(part):
+                    last = answer["seq"]
+                    done.add(Acks(part.number, {answer["stream"]: (last - len(part) + 1, last)}), chunk.mark)
+    connection.unsubscribe(sid)
+    return done
+
+
+def _atomic_frames(part: Chunk, prefix: bytes, which: int) -> bytes:
+    batch = uuid.uuid4().hex.encode()
+    last = pa.array([b""] * (len(part) - 1) + [b"Nats-Batch-Commit: 1\r\n"], pa.binary())
+    own = b"" if part.block is None else part.block
+    count = numbers(np.arange(1, len(part) + 1))
+    block = join(b"Nats-Batch-Id: " + batch + b"\r\nNats-Batch-Sequence: ", count, b"\r\n", last, own)
+    # Only the first and the last are answered.
+    reply = [b""] * len(part)
+    reply[0] = reply[-1] = prefix + b"%d" % which
+    data: bytes = frames(part.subject, pa.array(reply, pa.binary()), block, part.value).buffers()[2].to_pybytes()
+    return data
+
+
+def fast(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
+    """Publish by fast ingest: the server says how far it is and how much may be on its way. What it stored before a
+    gap or an error is marked.
+    """
+    done = Acks(acks.nothing())
+    if len(chunk) == 1:
+        return done  # a batch has a beginning and an end
+    sid, inbox = connection.subscribe(deep=True)
+    prefix = f"{inbox}.{uuid.uuid4().hex}.{FAST_FLOW}.fail.".encode()
+    op = pa.array([b".0.$FI"] + [b".1.$FI"] * (len(chunk) - 2) + [b".2.$FI"], pa.binary())
+    out = frames(chunk.subject, join(prefix, numbers(np.arange(1, len(chunk) + 1)), op), chunk.block, chunk.value)
+    at, data = offsets(out), memoryview(out.buffers()[2])
+    sent, allowed = 0, 1  # the first must be answered before the others follow
+    final: dict[str, Any] | None = None
+    while final is None:
+        if sent < allowed:
+            connection.send(data[at[sent] : at[allowed]])
+            sent = allowed
+        for frame in connection.receive(sid, linger=False, timeout=timeout).others:
+            if not frame.subject.startswith(inbox.encode()):
+                continue
+            answer = acks.parse(frame.payload) if frame.payload else {}
+            kind = answer.get("type")
+            if kind == "ack":
+                allowed = max(allowed, min(len(chunk), answer["seq"] + FAST_ROUNDS * answer["msgs"]))
+            elif kind != "gap":  # behind a gap comes the final answer, with the number of rows before it
+                final = answer
+    connection.unsubscribe(sid)
+    stored = int(final.get("count", 0))
+    if stored:
+        last = final.get("seq", 0)  # 0: all were there already
+        done.add(Acks(chunk.number[:stored], {final["stream"]: (last - stored + 1, last)} if last else {}), chunk.mark)
+    return done

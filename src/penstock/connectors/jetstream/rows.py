@@ -1,0 +1,130 @@
+"""The rows of a sink as what is published: subjects, header lines, bodies and ids. Pure: a row that cannot be sent is
+refused before anything is.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import templates
+from penstock.connectors.jetstream.options import JetStreamSinkOptions
+from penstock.connectors.jetstream.publish import Chunk
+from penstock.connectors.nats.columns import Ints
+from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, header_lines, join, numbers, size_of
+from penstock.contract import Origin
+from penstock.errors import OptionError
+
+WRITES = ("value", "subject", "headers", "id", "ttl", "expectedLastSubjectSequence")
+# Columns that a source gives and a server makes: a table has them, and INSERT leaves them null.
+SERVERS_OWN = ("timestamp", "stream", "sequence")
+# Headers that would make the server refuse or hold a message, left from when it was published first.
+STEERING = ("Nats-Expected-", "Nats-Batch-", "Nats-Required-Api-Level", "Nats-Schedule")
+MESSAGE_ID = b"Nats-Msg-Id"
+
+
+def accept(options: JetStreamSinkOptions, columns: pa.Schema) -> None:
+    """Refuse columns that are missing, of the wrong type, or would be dropped."""
+    names = columns.names
+    used = templates.columns(options.subject or "")
+    templates.check("subject", options.subject or "", names)
+    if "value" not in names:
+        raise OptionError(f"there is no column 'value' to publish. There are: {', '.join(names)}.")
+    if options.subject is None and "subject" not in names:
+        raise OptionError("rows have no subject: set the option 'subject', or add a column 'subject'.")
+    for name in names:
+        dropped = name not in (*WRITES, *SERVERS_OWN, *used) or (name == "subject" and options.subject and not used)
+        if dropped:
+            what = "the option 'subject' is in its place" if name == "subject" else f"it writes {', '.join(WRITES)}"
+            raise OptionError(
+                f"jetstream would drop the column '{name}': {what}. Leave it out with drop('{name}'), or put it into "
+                "`value` or `headers`."
+            )
+    text = (pa.string(), pa.binary())
+    wanted = {"value": text, "subject": text[:1], "id": text[:1], "ttl": (pa.string(), pa.int32(), pa.int64())}
+    for name, types in wanted.items():
+        if name in names and columns.field(name).type not in types and name not in used:
+            listed = " or ".join(map(str, types))
+            raise OptionError(f"column '{name}' must be {listed}, but is {columns.field(name).type}. Cast it.")
+    if "headers" in names and not _is_headers(columns.field("headers").type):
+        raise OptionError("column 'headers' must be ARRAY<STRUCT<key STRING, value BINARY>>, as in every source here.")
+    if "expectedLastSubjectSequence" in names and not pa.types.is_integer(
+        columns.field("expectedLastSubjectSequence").type
+    ):
+        raise OptionError("column 'expectedLastSubjectSequence' must be BIGINT.")
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+        return False
+    fields = [kind.value_type.field(i) for i in range(2)]
+    return fields[0].type == pa.string() and fields[1].type in (pa.string(), pa.binary())
+
+
+def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Chunk:
+    """The rows of a batch, numbered from `first`, ready to be published."""
+    names = batch.schema.names
+    number = np.arange(first, first + len(batch))
+    for name in SERVERS_OWN:
+        if name in names and batch.column(name).null_count < len(batch):
+            raise OptionError(f"jetstream would drop the column '{name}', which the server gives. Leave it out.")
+    value = _binary(batch.column("value"))
+    if value.null_count:
+        row = pc.index(pc.is_null(value), True).as_py()
+        raise refuse(origin, first, Fault(row, "has no value (null). Write coalesce(value, '') for an empty body"))
+    subject = _binary(templates.fill(options.subject, batch) if options.subject else batch.column("subject"))
+    fault = bad_subject(subject)
+    if fault is None and "headers" in names:
+        fault = bad_header(batch.column("headers"), STEERING)
+    if fault is not None:
+        raise refuse(origin, first, fault)
+    ids = _ids(options, origin, batch, number)
+    block = _block(batch, ids)
+    conditional = "expectedLastSubjectSequence" in names
+    return Chunk(number, subject, block, value, np.zeros(len(batch), bool), ids, conditional)
+
+
+def too_large(made: Chunk, origin: Origin, limit: int) -> OptionError | None:
+    """The error for the first row that the server would cut the connection for."""
+    sizes = size_of(made.block, made.value)
+    if not len(sizes) or sizes.max() <= limit:
+        return None
+    row = int(np.argmax(sizes > limit))
+    why = f"has {int(sizes[row]):,} bytes, headers included, and the server takes {limit:,} (max_payload)"
+    return refuse(origin, int(made.number[0]), Fault(row, why))
+
+
+def refuse(origin: Origin, first: int, fault: Fault) -> OptionError:
+    """The error for a row that cannot be published."""
+    return OptionError(f"row {first + fault.row} of {origin} {fault.why}.")
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column.cast(pa.binary())
+
+
+def _ids(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, number: Ints) -> pa.Array | None:
+    given = _binary(batch.column("id")) if "id" in batch.schema.names else None
+    if options.delivery != "exactly_once":
+        return given
+    made = join(origin.id.encode(), numbers(number))
+    return made if given is None else pc.coalesce(given, made)
+
+
+def _block(batch: pa.RecordBatch, ids: pa.Array | None) -> pa.Array | None:
+    names, parts = batch.schema.names, []
+    if ids is not None:
+        parts.append(_line(MESSAGE_ID, ids))
+    if "ttl" in names:
+        parts.append(_line(b"Nats-TTL", _binary(batch.column("ttl").cast(pa.string()))))
+    if "expectedLastSubjectSequence" in names:
+        expected = batch.column("expectedLastSubjectSequence").cast(pa.string())
+        parts.append(_line(b"Nats-Expected-Last-Subject-Sequence", _binary(expected)))
+    if "headers" in names and batch.column("headers").null_count < len(batch):
+        parts.append(header_lines(batch.column("headers")))
+    return join(*parts) if parts else None
+
+
+def _line(name: bytes, column: pa.Array) -> pa.Array:
+    """A header line of each row; empty where it is null."""
+    line = join(name + b": ", column, b"\r\n")
+    return pc.fill_null(line, b"") if column.null_count else line

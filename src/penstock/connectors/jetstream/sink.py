@@ -1,0 +1,252 @@
+"""Rows into JetStream streams, each exactly once. What may be published when is guard.py's, how is publish.py's."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.connectors.jetstream import acks, api, publish, rows
+from penstock.connectors.jetstream.acks import Acks, Refusal
+from penstock.connectors.jetstream.calls import Calls
+from penstock.connectors.jetstream.guard import Guard
+from penstock.connectors.jetstream.ledger import Ledger
+from penstock.connectors.jetstream.options import JetStreamSinkOptions
+from penstock.connectors.jetstream.publish import Chunk
+from penstock.connectors.jetstream.targets import Targets, nobody
+from penstock.connectors.nats.client import Disconnected, pause
+from penstock.connectors.nats.pool import connect, keep
+from penstock.contract import Origin, Receipt
+from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
+
+log = logging.getLogger("penstock")
+
+# A task goes on by itself after a lost connection, this often without a single ack; then Spark retries it.
+ATTEMPTS = 5
+# A batch is sent whole, whatever the clock says meanwhile: the window of its stream must be far longer than that.
+LEAST_WINDOW = 10.0
+# Of the rows that the server knew already, so many are compared with what is there.
+SAMPLES = 4
+
+_REMEDIES = {
+    api.STORE_FAILED: "Make room in the stream, or let it discard old messages",
+    api.SEALED: "A sealed stream takes no more messages: write to another one",
+    **dict.fromkeys(api.WRONG_SEQUENCE, "Somebody else has written to the subject since; read it again and decide"),
+}
+
+
+class JetStreamSink:
+    """A sink on one connection, taken when the first row comes."""
+
+    def __init__(self, options: JetStreamSinkOptions, columns: pa.Schema):
+        rows.accept(options, columns)
+        self.options = options
+        self._calls: Calls | None = None
+
+    def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
+        """Publish the rows that are not there yet; returns when every row is stored."""
+        task = _Task(self, origin)
+        try:
+            for batch in batches:
+                if len(batch):
+                    task.put(batch)
+            return task.receipt()
+        except PenstockError as error:
+            if task.spans:
+                raise type(error)(f"{error} Before that, {task.written()}.") from None
+            raise
+
+    def commit(self, receipts: Sequence[Receipt], batch: int) -> None:
+        """Note in the ledger that the batch is done."""
+        wrote = [receipt for receipt in receipts if receipt.rows]
+        for receipt in wrote:
+            log.info("%s", receipt)
+        if wrote and self.has_ledger:
+            done = {receipt.origin.partition: receipt.rows for receipt in wrote}
+            Ledger(self.open(), self.options.ledger).done(wrote[0].origin.query, batch, done)
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether attempts are noted."""
+        return self.options.delivery == "exactly_once" and self.options.ledger.lower() != "none"
+
+    def open(self) -> Calls:
+        """The connection."""
+        if self._calls is None:
+            self._calls = Calls(connect(self.options), self.options)
+        return self._calls
+
+    def drop(self) -> None:
+        """Throw a broken connection away."""
+        if self._calls is not None:
+            self._calls.connection.close()
+            self._calls = None
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._calls is not None:
+            keep(self._calls.connection)
+            self._calls = None
+
+
+class _Task:
+    """One attempt to write one partition."""
+
+    def __init__(self, sink: JetStreamSink, origin: Origin):
+        self.sink, self.options, self.origin = sink, sink.options, origin
+        self.rows = self.size = self.known = 0
+        self.spans: dict[str, tuple[int, int]] = {}
+        self.targets: Targets | None = None
+        self.guard: Guard | None = None
+        self.compared = 0
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        """Store a batch, over new connections if need be."""
+        chunk = rows.chunk(self.options, self.origin, batch, self.rows)
+        self.rows += len(chunk)
+        self.size += batch.column("value").nbytes
+        failures, one_by_one = 0, False
+        while len(chunk):
+            try:
+                self._store(chunk, one_by_one)
+                one_by_one = True  # whatever a batch did not take, the server says why row by row
+            except Disconnected as error:
+                failures = 1 if chunk.stored.any() else failures + 1
+                self._lost()
+                if failures >= ATTEMPTS:
+                    why = f"writing {self.origin} failed {failures} times without an ack: {error}"
+                    raise ConnectError(why) from None
+                log.warning("%s; writing %s goes on", error, self.origin)
+                pause(failures)
+            chunk = chunk.rest()
+
+    def receipt(self) -> Receipt:
+        """What was written, and where. A replay that had other rows the first time is refused."""
+        if self.guard is not None and (why := self.guard.differs(self.rows)):
+            raise self._differs(why)
+        return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
+
+    def written(self) -> str:
+        """What a failed attempt has written."""
+        places = ", ".join(f"'{stream}' up to {last}" for stream, (_, last) in sorted(self.spans.items()))
+        return f"rows of this task were written to {places}; they are known again when it is retried"
+
+    def _lost(self) -> None:
+        self.sink.drop()
+        self.targets = None
+        if self.guard is not None:
+            self.guard.unsure = True
+
+    def _store(self, chunk: Chunk, one_by_one: bool) -> None:
+        """Publish a chunk as far as it goes, and mark in it what is stored."""
+        calls = self.sink.open()
+        error = rows.too_large(chunk, self.origin, int(calls.connection.info.get("max_payload", 1 << 20)))
+        if error is not None:
+            raise error
+        if self.targets is None:
+            self.targets = Targets(calls)
+        names = self.targets.of(chunk.subject)
+        if self.options.delivery == "exactly_once":
+            if self.guard is None:
+                self.guard = Guard(self.options, self.origin, calls, self.targets, ledger=self.sink.has_ledger)
+            self.guard.look(calls, self.targets)
+            if self._find_present(chunk):
+                return
+        taken = self._publish(calls, self.targets, names, chunk, one_by_one)
+        for stream, (first, last) in taken.spans.items():
+            acks.widen(self.spans, stream, first, last)
+        self.known += len(taken.known)
+        self._compare(calls, chunk, taken)
+        if taken.refused:
+            self._judge(calls, names, chunk, taken.refused)
+
+    def _publish(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk, one_by_one: bool) -> Acks:
+        mode = "pipelined" if one_by_one else self._mode(calls, targets, names, chunk)
+        timeout = self.options.ack_timeout
+        if mode == "fast":
+            return publish.fast(calls.connection, chunk, timeout)
+        if mode == "atomic":
+            return publish.atomic(calls.connection, chunk, timeout)
+        guard = self.guard
+        in_time = (lambda: True) if guard is None else (lambda: not guard.over(targets))
+        return publish.pipelined(calls.connection, chunk, self.options.max_in_flight, timeout, in_time)
+
+    def _mode(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk) -> str:
+        """The way that was asked for, or the best that the stream allows."""
+        asked, version = self.options.publish_mode, calls.connection.version()
+        if asked == "pipelined" or (self.guard is not None and targets.window < LEAST_WINDOW):
+            return "pipelined"
+        for mode, flag, since in (("fast", "allow_batched", (2, 14)), ("atomic", "allow_atomic", (2, 12))):
+            infos = [targets.streams[name] for name in names]
+            if asked == mode and (version < since or not all(getattr(info, flag) for info in infos)):
+                raise OptionError(
+                    f"publishMode={mode} needs nats-server {since[0]}.{since[1]} and {flag} on stream "
+                    f"{', '.join(names)}. Turn it on, or leave publishMode at auto."
+                )
+            alone = len(names) == 1 and not infos[0].one_per_subject and not chunk.conditional
+            if asked in ("auto", mode) and version >= since and alone and getattr(infos[0], flag):
+                return mode
+        return "pipelined"
+
+    def _find_present(self, chunk: Chunk) -> bool:
+        """Mark the rows that an earlier attempt wrote; whether there are any."""
+        assert self.guard is not None
+        if self.guard.done is not None:
+            found = chunk.number
+        else:
+            found, different = self.guard.find(chunk)
+            if different is not None:
+                raise self._differs(different)
+        chunk.mark(found)
+        self.known += len(found)
+        return len(found) > 0
+
+    def _compare(self, calls: Calls, chunk: Chunk, taken: Acks) -> None:
+        """Look at some of the rows that the server knew already: are they the same?"""
+        if self.options.delivery != "exactly_once":
+            return
+        for number, stream, sequence in taken.known[: max(0, SAMPLES - self.compared)]:
+            self.compared += 1
+            value = chunk.value[int(np.searchsorted(chunk.number, number))].as_py()
+            there = calls.at(stream, sequence)
+            if there is not None and there.body != value:
+                raise self._differs(f"row {number} was {there.body[:40]!r} then and is {value[:40]!r} now")
+
+    def _differs(self, how: str) -> ProtocolError:
+        return ProtocolError(
+            f"{self.origin} was written before with other rows: {how}. A query must give the same rows for the same "
+            "input to be written exactly once: take out what differs from run to run (rand, now, unordered limits), or "
+            "give each row an `id` of its own, or set delivery=at_least_once."
+        )
+
+    def _judge(self, calls: Calls, names: list[str], chunk: Chunk, refused: list[Refusal]) -> None:
+        """Make an error of what the server refused, unless it is no reason to stop."""
+        again = False
+        for number, code, text in refused:
+            row = int(np.searchsorted(chunk.number, number))
+            subject, value = chunk.subject[row].as_py().decode(), chunk.value[row].as_py()
+            if code == api.TOO_BUSY:
+                again = True
+            elif code == api.NO_LISTENER:
+                if not calls.names(subject):
+                    raise nobody(calls, subject)
+                raise Disconnected(f"no server takes messages on '{subject}' at the moment")
+            elif self._is_there(calls, names, subject, value, code):
+                chunk.mark(np.array([number]))
+                self.known += 1
+            else:
+                remedy = f" {_REMEDIES[code]}." if code in _REMEDIES else ""
+                raise ConnectError(
+                    f"row {number} of {self.origin} ({value[:60]!r} to '{subject}') was refused: {text} (error {code})."
+                    + remedy
+                )
+        if again:
+            pause(1)
+
+    def _is_there(self, calls: Calls, names: list[str], subject: str, value: bytes, code: int) -> bool:
+        """Whether a stream that keeps one message a subject has just this one."""
+        assert self.targets is not None
+        if code != api.STORE_FAILED or not all(self.targets.streams[name].one_per_subject for name in names):
+            return False
+        there = [calls.last_of(name, subject) for name in names]
+        return any(message is not None and message.body == value for message in there)

@@ -1,0 +1,87 @@
+"""Which stream takes a subject, and what it allows. Asked once in a process, and again after a while."""
+
+import difflib
+import os
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.connectors.jetstream.api import StreamInfo
+from penstock.connectors.jetstream.calls import Calls
+from penstock.connectors.jetstream.ledger import Ledger
+from penstock.connectors.nats.options import NatsOptions
+from penstock.connectors.nats.subjects import as_regex, intersect
+from penstock.errors import OptionError
+
+# Streams seldom change, and what is kept of them is a lower bound or a setting.
+KEEP = 30.0
+
+
+class Targets:
+    """The streams that a task writes to, by what their leaders say."""
+
+    def __init__(self, calls: Calls):
+        self.calls = calls
+        self.streams: dict[str, StreamInfo] = {}
+        options = calls.connection.options
+        self._key = (os.getpid(), *(getattr(options, name) for name in NatsOptions.model_fields))
+
+    def of(self, subjects: pa.Array) -> list[str]:
+        """The streams that take these subjects; an OptionError where one is taken by none."""
+        left, found = pc.unique(subjects), []
+        known = dict(self.streams)
+        while len(left):
+            if known:
+                name, info = known.popitem()
+            else:
+                info = self._ask(left[0].as_py().decode(errors="replace"))
+                name = info.name
+            matches = np.asarray(pc.match_substring_regex(left, as_regex(info.subjects)))
+            if matches.any():
+                self.streams[name] = info
+                found.append(name)
+                left = left.filter(pa.array(~matches))
+        return found
+
+    def make_sure_of(self, ledger: str) -> None:
+        """Check the ledger, once in a while."""
+        kept = self._kept()
+        if ledger not in kept:
+            replicas = max((info.replicas for info in self.streams.values()), default=1)
+            kept[ledger] = (time.monotonic(), Ledger(self.calls, ledger).check(replicas))
+
+    @property
+    def window(self) -> float:
+        """The shortest duplicate window of the streams, in seconds."""
+        return min((info.duplicate_window for info in self.streams.values()), default=0.0)
+
+    def _ask(self, subject: str) -> StreamInfo:
+        for _, info in self._kept().values():
+            if any(intersect(text, subject) == subject for text in info.subjects):
+                return info
+        names = self.calls.names(subject)
+        if not names:
+            raise nobody(self.calls, subject)
+        info = self.calls.stream(names[0])
+        self._kept()[info.name] = (time.monotonic(), info)
+        return info
+
+    def _kept(self) -> dict[str, tuple[float, StreamInfo]]:
+        """What this process knows. On `sys`: a module that was pickled by value has new globals in each task."""
+        everything = sys.__dict__.setdefault("_penstock_targets", {})
+        kept: dict[str, tuple[float, StreamInfo]] = everything.setdefault(self._key, {})
+        for name in [name for name, (at, _) in kept.items() if time.monotonic() - at > KEEP]:
+            del kept[name]
+        return kept
+
+
+def nobody(calls: Calls, subject: str) -> OptionError:
+    """The error for a subject that no stream takes."""
+    infos = calls.streams(calls.names()[:50])
+    takes = {text: info.name for info in infos.values() if info for text in info.subjects}
+    close = difflib.get_close_matches(subject, takes, n=3, cutoff=0.0)
+    there = ", ".join(f"'{takes[text]}' takes {text}" for text in close) or "there are none"
+    return OptionError(f"no stream takes the subject '{subject}'. Make one, or write to one that exists: {there}.")

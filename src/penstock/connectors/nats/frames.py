@@ -1,0 +1,111 @@
+"""Columns into NATS frames, with no Python statement per row: the mirror of wire.py. Knows no sockets.
+
+A frame is joined from its pieces by Arrow, for all rows at once; the data of the resulting column is what goes
+to the socket, as it is.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.connectors.nats.columns import Ints
+from penstock.connectors.nats.subjects import problem
+
+_EMPTY = pa.scalar(b"", pa.binary())
+# Characters that no subject has; what matches this is surely legal, and the rest is looked at one by one.
+_LEGAL = r"^[^.*>\s\x00]+(\.[^.*>\s\x00]+)*$"
+_FIRST_LINE = b"NATS/1.0\r\n"
+
+
+class Fault(NamedTuple):
+    """A row that cannot be sent, and why."""
+
+    row: int
+    why: str
+
+
+def join(*pieces: pa.Array | bytes) -> pa.Array:
+    """The pieces of each row, put together."""
+    return pc.binary_join_element_wise(
+        *(pa.scalar(p, pa.binary()) if isinstance(p, bytes) else p for p in pieces), _EMPTY
+    )
+
+
+def numbers(values: Ints) -> pa.Array:
+    """Whole numbers as text."""
+    return pa.array(values).cast(pa.string()).cast(pa.binary())
+
+
+def frames(subject: pa.Array, reply: pa.Array | None, block: pa.Array | None, value: pa.Array) -> pa.Array:
+    """PUB, or HPUB where there is a column of header lines. All columns are binary, without nulls."""
+    sizes = _lengths(value)
+    to: list[pa.Array | bytes] = [b" ", reply] if reply is not None else []
+    if block is None:
+        return join(b"PUB ", subject, *to, b" ", numbers(sizes), b"\r\n", value, b"\r\n")
+    head = _lengths(block) + len(_FIRST_LINE) + 2
+    lengths: list[pa.Array | bytes] = [b" ", numbers(head), b" ", numbers(head + sizes), b"\r\n" + _FIRST_LINE]
+    return join(b"HPUB ", subject, *to, *lengths, block, b"\r\n", value, b"\r\n")
+
+
+def size_of(block: pa.Array | None, value: pa.Array) -> Ints:
+    """What the server counts against max_payload."""
+    sizes = _lengths(value)
+    return sizes if block is None else sizes + _lengths(block) + len(_FIRST_LINE) + 2
+
+
+def _lengths(column: pa.Array) -> Ints:
+    lengths: Ints = pc.binary_length(column).to_numpy().astype(np.int64)
+    return lengths
+
+
+def header_lines(column: pa.Array) -> pa.Array:
+    """The `headers` of each row as the lines of a block: empty where there are none."""
+    structs = column.flatten()
+    keys, values = structs.field(0).cast(pa.binary()), pc.fill_null(structs.field(1).cast(pa.binary()), b"")
+    lines = join(keys, b": ", values, b"\r\n")
+    counts = pc.fill_null(pc.list_value_length(column), 0)
+    at = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(counts.to_numpy(zero_copy_only=False), out=at[1:])
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(at), lines), _EMPTY)
+    return pc.fill_null(joined, b"")
+
+
+def bad_header(column: pa.Array, reserved: tuple[str, ...]) -> Fault | None:
+    """The first row with a header that would break the frame, or that steers the server."""
+    structs = column.flatten()
+    if not len(structs):
+        return None
+    key, value = structs.field(0).cast(pa.binary()), structs.field(1).cast(pa.binary())
+    legal = pc.fill_null(pc.match_substring_regex(key, r"^[!-9;-~]+$"), False)
+    broken = pc.invert(legal)
+    broken = pc.or_(broken, pc.fill_null(pc.match_substring_regex(value, r"[\r\n]"), False))
+    for prefix in reserved:
+        broken = pc.or_(broken, pc.fill_null(pc.starts_with(key, prefix.encode(), ignore_case=True), False))
+    at = pc.index(broken, True).as_py()
+    if at < 0:
+        return None
+    row = pc.list_parent_indices(column)[at].as_py()
+    name = key[at].as_py()
+    if name is None or not legal[at].as_py():
+        return Fault(row, f"has a header named {name!r}, which is no name: it must be printable, without ':' or space")
+    if any(name.lower().startswith(prefix.lower().encode()) for prefix in reserved):
+        return Fault(row, f"has the header {name.decode()!r}, which would steer the server. Take it out of `headers`")
+    return Fault(row, f"has a line break in the header {name.decode()!r}")
+
+
+def bad_subject(column: pa.Array) -> Fault | None:
+    """The first row whose subject cannot be published to."""
+    if column.null_count:
+        return Fault(pc.index(pc.is_null(column), True).as_py(), "has no subject (null)")
+    legal = pc.match_substring_regex(column, _LEGAL)
+    if pc.all(legal).as_py():
+        return None
+    for row in np.flatnonzero(~np.asarray(legal)):
+        text = column[int(row)].as_py()
+        text = text.decode(errors="replace") if isinstance(text, bytes) else text
+        why = problem(text, wildcards=False)
+        if why:
+            return Fault(int(row), f"has the subject '{text[:80]}', which {why}")
+    return None
