@@ -9,19 +9,20 @@ import sys
 from pathlib import Path
 
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
-from penstock.options import table
+from penstock.options import Options, alias, table
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def option_table(name: str) -> str:
-    """The options of a format in Markdown."""
-    rows = [f"| `{option}` | {f'`{default}`' if default else ''} | {doc} |" for option, default, doc in _options(name)]
+def option_table(model: type[Options], without: type[Options] | None = None) -> str:
+    """Options in Markdown; `without` those of another table."""
+    known = without.model_fields if without else {}
+    rows = [
+        f"| `{option}` | {f'`{default}`' if default else ''} | {doc.replace('|', chr(92) + '|')} |"
+        for option, default, doc in table(model)
+        if option not in map(alias, known)
+    ]
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
-
-
-def _options(name: str) -> list[tuple[str, str, str]]:
-    return [(o, d, doc.replace("|", "\\|")) for o, d, doc in table(connector(name).options_type)]
 
 
 def guarantee_table() -> str:
@@ -51,7 +52,11 @@ def pages() -> dict[Path, dict[str, str]]:
         ROOT / "README.md": {"guarantees": guarantee_table(), "comparison": comparison_table()}
     }
     for name in FORMATS:
-        found[ROOT / "docs" / "connectors" / f"{name}.md"] = {"options": option_table(name)}
+        reads, writes = connector(name).options_type, connector(name).sink_options_type
+        found[ROOT / "docs" / "connectors" / f"{name}.md"] = {
+            "options": option_table(reads),
+            "sink options": option_table(writes, without=reads),
+        }
     return found
 
 

@@ -55,9 +55,14 @@ def describe(
             for each in FORMATS:
                 shown.add_row(each, *guarantees(each))
         else:
-            shown = Table("option", "default", "meaning", title=f"options of {name}", show_lines=False)
-            for option, default, doc in table(connector(name).options_type):
-                shown.add_row(option, default, Text(doc.replace("`", "")))
+            shown = Table("option", "for", "default", "meaning", title=f"options of {name}", show_lines=False)
+            reads, writes = (
+                {option: (default, doc) for option, default, doc in table(model)} if model else {}
+                for model in (connector(name).options_type, connector(name).sink_options_type)
+            )
+            for option, (default, doc) in (writes | reads).items():
+                way = "both" if option in reads and option in writes else "read" if option in reads else "write"
+                shown.add_row(option, way, default, Text(doc.replace("`", "")))
     console.print(shown)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 from pydantic import model_validator
@@ -74,11 +74,25 @@ class Sink(Protocol):
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
         """Write rows that the same origin may have written before, in part or whole. Executor."""
 
-    def commit(self, receipts: Sequence[Receipt], batch: int) -> None:
-        """All tasks of a batch are done. May come twice for one batch. Driver, in another process than `write`."""
+    def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
+        """All tasks of a batch are done; None: of a single write, which nobody will ask for again.
+
+        May come twice for one batch. Driver, in another process than `write`.
+        """
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """A source that cannot be asked twice, and holds rows itself from their arrival until Spark has committed them.
+
+    Its rows travel inside the partitions. A batch that fails is served again as long as the query runs.
+    """
+
+    def ship(self, span: Range) -> list[pa.RecordBatch]:
+        """The rows of a range, as far as they are held. Driver."""
 
 
 class Predicate(NamedTuple):

@@ -1,6 +1,12 @@
-"""The row: the columns every connector shares, as an Arrow schema. Knows Arrow; knows no server, no Spark."""
+"""The row: the columns every connector shares, as an Arrow schema, and those that a sink takes. Knows Arrow; knows no
+server, no Spark.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
+
+from penstock.errors import OptionError
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 # Spark names the child of every list 'element', and compares schemas to the letter.
@@ -18,3 +24,57 @@ def columns(*own: pa.Field, headers: bool = True) -> pa.Schema:
         pa.field("sequence", pa.int64()),
     ]
     return pa.schema([field for field in shared if headers or field.name != "headers"] + list(own))
+
+
+def is_headers(kind: pa.DataType) -> bool:
+    """Whether a column can be `headers`: a list of keys and values, the values text or bytes."""
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+        return False
+    key, value = (kind.value_type.field(i).type for i in range(2))
+    return bool(key == pa.string() and value in (pa.string(), pa.binary()))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column is text."""
+    return bool(kind == pa.string())
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether a column is text or bytes."""
+    return bool(kind in (pa.string(), pa.binary()))
+
+
+def is_count(kind: pa.DataType) -> bool:
+    """Whether a column is whole numbers."""
+    return bool(pa.types.is_integer(kind))
+
+
+IN_SQL: dict[Callable[[pa.DataType], bool], str] = {
+    is_headers: "ARRAY<STRUCT<key STRING, value BINARY>>",
+    is_text: "STRING",
+    is_bytes: "STRING or BINARY",
+    is_count: "BIGINT",
+}
+
+
+def accept(
+    format: str, given: pa.Schema, takes: Mapping[str, Callable[[pa.DataType], bool]], used: Sequence[str] = ()
+) -> None:
+    """Refuse columns that a sink would drop, or that are of the wrong type, or that it lacks: `value` must be there.
+
+    `used` are columns that go into a template, and so are not dropped, whatever their type.
+    """
+    if "value" not in given.names:
+        raise OptionError(f"there is no column 'value' to write. There are: {', '.join(given.names)}.")
+    for field in given:
+        if field.name in used:
+            continue
+        if field.name not in takes:
+            raise OptionError(
+                f"{format} would drop the column '{field.name}': it writes {', '.join(takes)}. Leave it out with "
+                f"drop('{field.name}'), or put it into `value` or `headers`."
+            )
+        if not takes[field.name](field.type):
+            raise OptionError(
+                f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {field.type}. Cast it."
+            )

@@ -1,12 +1,13 @@
 """Text with columns in it, such as `orders.{region}`, filled for all rows at once. Knows Arrow; no server, no Spark."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import OptionError
+from penstock.record import accept as accept_columns
 
 _PIECE = re.compile(r"\{([^{}]*)\}")
 
@@ -25,6 +26,26 @@ def check(option: str, template: str, given: Sequence[str]) -> None:
             raise OptionError(
                 f"option '{option}' is '{template}', but there is no column '{name}'. There are: {', '.join(given)}."
             )
+
+
+def accept(
+    format: str, given: pa.Schema, template: str | None, takes: Mapping[str, Callable[[pa.DataType], bool]]
+) -> None:
+    """Refuse columns that a sink with the option `subject` would drop or lacks."""
+    if template is not None:
+        check("subject", template, given.names)
+    elif "subject" not in given.names:
+        raise OptionError("rows have no subject: set the option 'subject', or add a column 'subject'.")
+    accept_columns(format, given, takes, columns(template or ""))
+
+
+def subjects(template: str | None, batch: pa.RecordBatch) -> pa.Array:
+    """The subject of each row: its own, or where it has none, the option's. A template over `subject` rewrites it."""
+    own = batch.column("subject") if "subject" in batch.schema.names else None
+    if template is None:
+        return own
+    made = fill(template, batch)
+    return made if own is None or "subject" in columns(template) else pc.coalesce(own, made)
 
 
 def fill(template: str, batch: pa.RecordBatch) -> pa.Array:

@@ -13,13 +13,13 @@ import pytest
 import penstock
 
 SRC = Path(penstock.__file__).parents[1]
-CORE = ["errors", "options", "offsets", "record", "contract", "plan"]
+CORE = ["errors", "options", "offsets", "record", "contract", "plan", "templates", "held"]
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
 IS_SPARKS_OWN = {"penstock.spark", "penstock.spark.reading", "penstock.spark.tables", "penstock.spark.writing"}
 MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {"penstock", "penstock.session", "penstock.cli", "penstock.demo"}
 MAY_OPEN_SOCKETS = {"penstock.connectors.nats.client", "penstock.embedded"}
 SOCKET_MODULES = {"socket", "ssl", "select", "selectors", "asyncio", "socketserver", "http", "urllib.request"}
-CONNECTORS_THAT_BUILD_ON = {("jetstream", "nats")}
+CONNECTORS_THAT_BUILD_ON = {("jetstream", "nats"), ("core", "nats"), ("core", "jetstream")}
 
 
 def module_name(file: Path) -> str:
@@ -131,6 +131,9 @@ def test_only_two_files_open_sockets() -> None:
     "name",
     [
         "nats.wire",
+        "nats.frames",
+        "jetstream.acks",
+        "jetstream.rows",
         "nats.columns",
         "nats.headers",
         "nats.subjects",

@@ -51,7 +51,7 @@ def test_the_nearest_name_is_found_whatever_the_case() -> None:
 
 def test_an_option_like_no_other_is_refused_with_all_names() -> None:
     message = refusal(xyzzy="1")
-    assert message.startswith("unknown option 'xyzzy' for jetstream. It takes: apiPrefix, connectTimeout, ")
+    assert message.startswith("unknown option 'xyzzy' for jetstream. It takes: ack, apiPrefix, ")
     assert message.endswith(".")
     assert all(f"{name}" in message for name in NAMES)
 

@@ -115,6 +115,7 @@ WANTED: dict[Kind, Callable[[Frame], bool]] = {
     "delivery": lambda frame: bool(frame.reply),
     "direct": lambda frame: frame.kind == b"HMSG" and not frame.reply and frame.headers.startswith(b"NATS/1.0\r\n"),
     "reply": lambda frame: frame.kind == b"MSG" and not frame.reply,
+    "any": lambda frame: True,
 }
 
 
@@ -128,7 +129,7 @@ def exactly(buffer: bytes, *, sid: int = SID, kind: Kind = "delivery") -> tuple[
         at = after
         if frame.kind not in (b"MSG", b"HMSG"):
             found.control.append(frame)
-        elif frame.sid == b"%d" % sid and WANTED[kind](frame):
+        elif (frame.sid == b"%d" % sid) != (kind == "any") and WANTED[kind](frame):
             last_word = frame.reply or frame.sid
             found.rows.append(Row(frame.subject, last_word, frame.headers, frame.payload))
         else:
@@ -227,6 +228,7 @@ ROWS_ONLY = [TOUR[1], TOUR[2], TOUR[6], hmsg(block((b"k", b" v")), b"x", reply=b
         (TOUR, "delivery", 5),
         (TOUR, "direct", 1),
         (TOUR, "reply", 1),
+        (TOUR, "any", 1),
         (ROWS_ONLY, "delivery", 4),
         ([TOUR[8]] * 3, "direct", 3),
         ([TOUR[10]] * 3, "reply", 3),

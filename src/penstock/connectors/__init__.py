@@ -5,7 +5,10 @@ from typing import Any
 
 from penstock.errors import OptionError
 
-FORMATS = {"jetstream": "penstock.connectors.jetstream:JetStream"}
+FORMATS = {
+    "jetstream": "penstock.connectors.jetstream:JetStream",
+    "nats": "penstock.connectors.core:CoreNats",
+}
 
 
 GUARANTEES = ("read", "write", "replayable", "exactly once")

@@ -14,7 +14,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.contract import Predicate, ReadOptions, Sink, Source, WriteOptions
+from penstock.contract import Predicate, ReadOptions, Sink, Source
 from penstock.errors import OptionError
 from penstock.options import Options, alias
 from penstock.spark.reading import BatchReader, PushingReader, StreamReader
@@ -30,7 +30,7 @@ class Connector(spark.DataSource):
 
     format: ClassVar[str]
     options_type: ClassVar[type[ReadOptions] | None] = None  # None: cannot be read
-    sink_options_type: ClassVar[type[WriteOptions] | None] = None  # None: cannot be written
+    sink_options_type: ClassVar[type[Options] | None] = None  # None: cannot be written
     replayable: ClassVar[bool] = False  # a range that is read again gives the same rows
     exactly_once: ClassVar[bool] = False  # a retried or replayed task leaves no duplicate
 
@@ -48,6 +48,11 @@ class Connector(spark.DataSource):
     def open_sink(cls, options: Any, columns: pa.Schema) -> Sink:
         """A sink for rows of these columns, which refuses those it cannot write; connects at its first use."""
         raise NotImplementedError
+
+    @classmethod
+    def only_streams(cls, options: Any) -> str | None:
+        """Why there is nothing to read at once, and what to do about it; None where there is."""
+        return None
 
     @classmethod
     def narrow(cls, options: Any, predicates: Sequence[Predicate]) -> Any:
@@ -79,6 +84,9 @@ class Connector(spark.DataSource):
         # Spark plans with filters in a worker of its own, which is running only where the session allows it.
         pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
         options = self._effective(schema, self.options_type)
+        why = self.only_streams(options)
+        if why is not None:
+            raise OptionError(f"there is nothing that could be read at once: {why}, or use readStream.")
         return (PushingReader if pushes else BatchReader)(type(self), options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.contract import Predicate
+from penstock.contract import Holding, Predicate
 from penstock.errors import OptionError
 from penstock.offsets import Bound, Range, decode
 from penstock.plan import Planner
@@ -27,10 +27,10 @@ CLOCK_SLACK = 60_000_000
 
 
 class Partition(spark.InputPartition):
-    """What travels to a task: ranges, and nothing else."""
+    """What travels to a task: ranges, and where the source itself holds the rows, these, in Arrow's own format."""
 
-    def __init__(self, ranges: tuple[Range, ...]):
-        self.ranges = ranges
+    def __init__(self, ranges: tuple[Range, ...], rows: bytes | None = None):
+        self.ranges, self.rows = ranges, rows
 
     def __repr__(self) -> str:
         return f"Partition({', '.join(f'{r.shard}[{r.start}:{r.end})' for r in self.ranges)})"
@@ -60,6 +60,10 @@ class _Reading:
         if not isinstance(partition, Partition):
             return
         settle_in()
+        if partition.rows is not None:
+            for batch in pa.ipc.open_stream(partition.rows):
+                yield batch.select(self.wanted) if self.wanted else batch
+            return
         source = self.connector.open_source(self.options)
         try:
             for span in partition.ranges:
@@ -97,7 +101,12 @@ class StreamReader(_Reading, spark.DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Partition]:
         """The tasks between two positions; the same for ever."""
-        return [Partition(ranges) for ranges in self.planner.tasks(start, end)]
+        tasks = self.planner.tasks(start, end)
+        source = self.planner.source
+        if not isinstance(source, Holding):
+            return [Partition(ranges) for ranges in tasks]
+        schema = self.connector.columns(self.options)
+        return [Partition(ranges, _packed(schema, source, ranges)) for ranges in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has the rows before `end` for good."""
@@ -152,6 +161,16 @@ class PushingReader(BatchReader):
         """Note what can narrow the read, and hand every filter back: Spark checks them all again."""
         self.predicates = [p for p in map(_predicate, filters) if p is not None]
         return filters
+
+
+def _packed(schema: pa.Schema, source: Holding, ranges: Sequence[Range]) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, schema) as stream:
+        for span in ranges:
+            for batch in source.ship(span):
+                stream.write_batch(batch)
+    packed: bytes = out.getvalue().to_pybytes()
+    return packed
 
 
 _TESTS: dict[type[spark.Filter], Any] = {

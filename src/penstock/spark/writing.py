@@ -51,7 +51,7 @@ class _Writing:
             raise ProtocolError(f"{origin} was given {rows:,} rows, but has a receipt for {receipt.rows:,}: {receipt}.")
         return Done(receipt)
 
-    def _commit(self, messages: Sequence[Any], batch: int) -> None:
+    def _commit(self, messages: Sequence[Any], batch: int | None) -> None:
         sink = self.connector.open_sink(self.options, self.columns)
         try:
             sink.commit([message.receipt for message in messages if message is not None], batch)
@@ -102,7 +102,7 @@ class BatchWriter(_Writing, spark.DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """All tasks are done, and nobody will ask for this write again."""
-        self._commit(messages, 0)
+        self._commit(messages, None)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """A task failed for good."""

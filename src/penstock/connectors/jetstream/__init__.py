@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from penstock.connectors.jetstream.durable import DurableSource
 from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
 from penstock.connectors.jetstream.sink import JetStreamSink
 from penstock.connectors.jetstream.source import JetStreamSource
@@ -33,12 +34,19 @@ class JetStream(Connector):
     @classmethod
     def open_source(cls, options: JetStreamOptions) -> Source:
         """A source that connects at its first question."""
+        if options.ack != "none":
+            return DurableSource(options, cls.columns(options))
         return JetStreamSource(options, cls.columns(options))
 
     @classmethod
     def open_sink(cls, options: JetStreamSinkOptions, columns: pa.Schema) -> Sink:
         """A sink that connects when the first row comes."""
         return JetStreamSink(options, columns)
+
+    @classmethod
+    def only_streams(cls, options: JetStreamOptions) -> str | None:
+        """A consumer that others share gives each message once."""
+        return None if options.ack == "none" else "leave 'ack' at none to look at a stream"
 
     @classmethod
     def narrow(cls, options: JetStreamOptions, predicates: Sequence[Predicate]) -> JetStreamOptions | None:

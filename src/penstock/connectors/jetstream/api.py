@@ -127,9 +127,13 @@ def consumer(stream: str, config: dict[str, Any]) -> bytes:
     return json.dumps({"stream_name": stream, "config": config}).encode()
 
 
-def pull(batch: int, max_bytes: int) -> bytes:
-    """A request for up to `batch` messages that are there; with a limit of bytes it always ends with a status."""
-    return json.dumps({"batch": batch, "max_bytes": max_bytes, "no_wait": True}).encode()
+def pull(batch: int, max_bytes: int, wait: float = 0) -> bytes:
+    """A request for up to `batch` messages that are there, or come in `wait` seconds.
+
+    With a limit of bytes it always ends with a status.
+    """
+    until = {"expires": int(wait * 1e9)} if wait else {"no_wait": True}
+    return json.dumps({"batch": batch, "max_bytes": max_bytes} | until).encode()
 
 
 def get(start: int, batch: int, max_bytes: int, filters: Sequence[str]) -> bytes:

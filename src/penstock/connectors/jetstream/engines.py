@@ -47,6 +47,19 @@ class Rows(NamedTuple):
     next: int
 
 
+def as_batch(rows: Rows, stream: str, columns: pa.Schema) -> pa.RecordBatch:
+    """The rows as those of Spark, in the order of `columns`."""
+    made: dict[str, Callable[[], pa.Array]] = {
+        "value": lambda: rows.value,
+        "headers": rows.headers,
+        "timestamp": lambda: rows.timestamp,
+        "stream": lambda: pa.repeat(stream, len(rows.sequence)),
+        "sequence": lambda: rows.sequence,
+        "subject": lambda: rows.subject,
+    }
+    return pa.RecordBatch.from_arrays([made[field.name]() for field in columns], schema=columns)
+
+
 Engine = Callable[[Calls, Range, Sequence[str]], Iterator[Rows]]
 
 
@@ -72,12 +85,12 @@ def consumer(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows
             scan = connection.receive(sid, linger=ahead > 1000)
             if scan.messages is not None:
                 ahead -= len(scan.messages)
-                rows = _clip(span, at, _consumer_rows(scan.messages))
+                rows = _clip(span, at, consumer_rows(scan.messages))
                 at = rows.next
                 yield rows
             for frame in scan.others:
                 if frame.subject in open_pulls:
-                    end = _pull_ended(frame, open_pulls.pop(frame.subject))
+                    end = pull_ended(frame, open_pulls.pop(frame.subject))
                     ahead -= end.missing
                     dry |= end.dry
                     most *= 2 if end.too_large else 1
@@ -97,7 +110,8 @@ class _PullEnd(NamedTuple):
     too_large: bool = False
 
 
-def _pull_ended(frame: wire.Frame, asked: int) -> _PullEnd:
+def pull_ended(frame: wire.Frame, asked: int) -> _PullEnd:
+    """What the end of a pull means; an error where the consumer is gone."""
     status, text, fields = headers.fields(frame.headers)
     missing = int(dict(fields).get("Nats-Pending-Messages", asked))
     if status == 404 or (status == 408 and text != "Requests Pending"):
@@ -124,7 +138,8 @@ def _clip(span: Range, at: int, rows: Rows) -> Rows:
     return Rows(subject, sequence, timestamp, value, lambda: rows.headers()[part], after)
 
 
-def _consumer_rows(messages: wire.Messages) -> Rows:
+def consumer_rows(messages: wire.Messages) -> Rows:
+    """Deliveries of a consumer as columns."""
     return Rows(
         *api.ack_columns(messages), messages.values, lambda: headers.headers_column(messages.blocks, len(messages)), 0
     )

@@ -8,7 +8,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.nats.subjects import overlapping, problem
 from penstock.contract import ReadOptions, WriteOptions
-from penstock.options import Count, Csv, Seconds, alias, option
+from penstock.options import Bytes, Count, Csv, Seconds, alias, option
 
 
 class JetStreamOptions(NatsOptions, ReadOptions):
@@ -38,6 +38,17 @@ class JetStreamOptions(NatsOptions, ReadOptions):
         doc="Name of a durable consumer that follows the query, so that NATS tools show its lag. Required on streams "
         "with interest retention, where it also keeps messages until Spark has them.",
         example="spark-orders",
+    )
+
+    ack: Literal["none", "explicit", "all"] = option(
+        "none",
+        doc="`none`: positions are Spark's, and reading is replayable. `explicit` and `all`: take messages from the "
+        "existing durable `consumer` of that ack policy, shared with others, and acknowledge them when Spark has "
+        "committed them: at least once.",
+    )
+    consumer: str | None = option(None, doc="The durable consumer for `ack`.", example="billing")
+    max_buffer_bytes: Bytes = option(
+        256 << 20, doc="With `ack`: how much may wait in the driver until Spark has committed it.", example="256mb"
     )
 
     # What the user gave, where `subjects` was narrowed by a query's WHERE: matching nothing is then an answer.
@@ -105,13 +116,26 @@ class JetStreamOptions(NatsOptions, ReadOptions):
             raise ValueError("set 'stream', 'streamPattern' or 'subjects' to say what to read")
         return self
 
+    @model_validator(mode="after")
+    def _fits_a_durable(self) -> Self:
+        if self.ack == "none":
+            if self.consumer:
+                raise ValueError("set 'ack' to explicit or all to take messages from a 'consumer'")
+            return self
+        if not self.consumer or len(self.stream) != 1:
+            raise ValueError(f"ack={self.ack} needs one 'stream' and its 'consumer'")
+        for name in ("subjects", "starting_offsets", "starting_timestamp", "progress_consumer"):
+            if getattr(self, name):
+                raise ValueError(f"'{alias(name)}' has no meaning with ack={self.ack}: the consumer says what comes")
+        return self
+
 
 class JetStreamSinkOptions(NatsOptions, WriteOptions):
     """Where rows are published, and how it is made sure of."""
 
     subject: str | None = option(
         None,
-        doc="The subject of every row: literal, or with columns in braces. Without it, rows have a column `subject`.",
+        doc="The subject of rows that have none in a column `subject`: literal, or with columns in braces.",
         example="orders.{region}",
     )
     publish_mode: Literal["auto", "pipelined", "atomic", "fast"] = option(

@@ -13,8 +13,23 @@ from penstock.connectors.nats.columns import Ints
 from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, header_lines, join, numbers, size_of
 from penstock.contract import Origin
 from penstock.errors import OptionError
+from penstock.record import IN_SQL, is_bytes, is_count, is_headers, is_text
 
-WRITES = ("value", "subject", "headers", "id", "ttl", "expectedLastSubjectSequence")
+
+def is_ttl(kind: pa.DataType) -> bool:
+    """Whether a column can be a time to live: seconds, or text such as 1h."""
+    return is_text(kind) or is_count(kind)
+
+
+IN_SQL[is_ttl] = "STRING or BIGINT"
+TAKES = {
+    "value": is_bytes,
+    "subject": is_text,
+    "headers": is_headers,
+    "id": is_text,
+    "ttl": is_ttl,
+    "expectedLastSubjectSequence": is_count,
+}
 # Columns that a source gives and a server makes: a table has them, and INSERT leaves them null.
 SERVERS_OWN = ("timestamp", "stream", "sequence")
 # Headers that would make the server refuse or hold a message, left from when it was published first.
@@ -24,40 +39,8 @@ MESSAGE_ID = b"Nats-Msg-Id"
 
 def accept(options: JetStreamSinkOptions, columns: pa.Schema) -> None:
     """Refuse columns that are missing, of the wrong type, or would be dropped."""
-    names = columns.names
-    used = templates.columns(options.subject or "")
-    templates.check("subject", options.subject or "", names)
-    if "value" not in names:
-        raise OptionError(f"there is no column 'value' to publish. There are: {', '.join(names)}.")
-    if options.subject is None and "subject" not in names:
-        raise OptionError("rows have no subject: set the option 'subject', or add a column 'subject'.")
-    for name in names:
-        dropped = name not in (*WRITES, *SERVERS_OWN, *used) or (name == "subject" and options.subject and not used)
-        if dropped:
-            what = "the option 'subject' is in its place" if name == "subject" else f"it writes {', '.join(WRITES)}"
-            raise OptionError(
-                f"jetstream would drop the column '{name}': {what}. Leave it out with drop('{name}'), or put it into "
-                "`value` or `headers`."
-            )
-    text = (pa.string(), pa.binary())
-    wanted = {"value": text, "subject": text[:1], "id": text[:1], "ttl": (pa.string(), pa.int32(), pa.int64())}
-    for name, types in wanted.items():
-        if name in names and columns.field(name).type not in types and name not in used:
-            listed = " or ".join(map(str, types))
-            raise OptionError(f"column '{name}' must be {listed}, but is {columns.field(name).type}. Cast it.")
-    if "headers" in names and not _is_headers(columns.field("headers").type):
-        raise OptionError("column 'headers' must be ARRAY<STRUCT<key STRING, value BINARY>>, as in every source here.")
-    if "expectedLastSubjectSequence" in names and not pa.types.is_integer(
-        columns.field("expectedLastSubjectSequence").type
-    ):
-        raise OptionError("column 'expectedLastSubjectSequence' must be BIGINT.")
-
-
-def _is_headers(kind: pa.DataType) -> bool:
-    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
-        return False
-    fields = [kind.value_type.field(i) for i in range(2)]
-    return fields[0].type == pa.string() and fields[1].type in (pa.string(), pa.binary())
+    own = pa.schema([field for field in columns if field.name not in SERVERS_OWN])
+    templates.accept("jetstream", own, options.subject, TAKES)
 
 
 def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Chunk:
@@ -71,7 +54,7 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
     if value.null_count:
         row = pc.index(pc.is_null(value), True).as_py()
         raise refuse(origin, first, Fault(row, "has no value (null). Write coalesce(value, '') for an empty body"))
-    subject = _binary(templates.fill(options.subject, batch) if options.subject else batch.column("subject"))
+    subject = _binary(templates.subjects(options.subject, batch))
     fault = bad_subject(subject)
     if fault is None and "headers" in names:
         fault = bad_header(batch.column("headers"), STEERING)

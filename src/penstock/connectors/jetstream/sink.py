@@ -56,14 +56,18 @@ class JetStreamSink:
                 raise type(error)(f"{error} Before that, {task.written()}.") from None
             raise
 
-    def commit(self, receipts: Sequence[Receipt], batch: int) -> None:
-        """Note in the ledger that the batch is done."""
+    def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
+        """Note in the ledger that the batch is done, or forget a write that will not be asked for again."""
         wrote = [receipt for receipt in receipts if receipt.rows]
         for receipt in wrote:
             log.info("%s", receipt)
-        if wrote and self.has_ledger:
-            done = {receipt.origin.partition: receipt.rows for receipt in wrote}
-            Ledger(self.open(), self.options.ledger).done(wrote[0].origin.query, batch, done)
+        if not wrote or not self.has_ledger:
+            return
+        ledger, query = Ledger(self.open(), self.options.ledger), wrote[0].origin.query
+        if batch is None:
+            ledger.forget(query)
+        else:
+            ledger.done(query, batch, {receipt.origin.partition: receipt.rows for receipt in wrote})
 
     @property
     def has_ledger(self) -> bool:

@@ -84,7 +84,7 @@ class JetStreamSource:
                     if gap is not None and not self._checked(self._witness(), replace(rest, start=gap), failures):
                         return
                     if len(rows.sequence):
-                        yield self._batch(rows, span.shard)
+                        yield engines.as_batch(rows, span.shard, self.columns)
                     rest, failures = replace(rest, start=rows.next), 0
                 if len(rest):
                     self._checked(self._open(), rest, failures)
@@ -259,17 +259,6 @@ class JetStreamSource:
         for loss in losses:
             log.warning("failOnDataLoss=false, going on: stream %s", loss)
         return None if any(loss.kind in ("gone", "recreated") for loss in losses) else info
-
-    def _batch(self, rows: engines.Rows, stream: str) -> pa.RecordBatch:
-        made: dict[str, Callable[[], pa.Array]] = {
-            "value": lambda: rows.value,
-            "headers": rows.headers,
-            "timestamp": lambda: rows.timestamp,
-            "stream": lambda: pa.repeat(stream, len(rows.sequence)),
-            "sequence": lambda: rows.sequence,
-            "subject": lambda: rows.subject,
-        }
-        return pa.RecordBatch.from_arrays([made[field.name]() for field in self.columns], schema=self.columns)
 
     def _find(self, calls: Calls, shard: str, timestamp: int) -> int:
         info = calls.stream(shard)

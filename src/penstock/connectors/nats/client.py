@@ -11,7 +11,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolEr
 BUFFER = 2 << 20
 # While more is on its way, wait this long for a fuller buffer before looking at what is there.
 LINGER = 0.002
+# The subscription to our own inbox, where answers come.
+OWN = 1
 
 
 class Disconnected(ConnectError):  # noqa: N818 - what happened, and the base says that it is an error
@@ -82,8 +84,8 @@ class Connection:
                 f"no NATS server answers ({'; '.join(tried)}). Check the option 'servers' and that the server runs."
             )
         self.inbox = f"{options.inbox_prefix}.{base64.b32encode(os.urandom(10)).decode().lower()}"
-        self._sid = 1
-        self.send(b"SUB %s.1.* 1\r\n" % self.inbox.encode())
+        self._sid = OWN
+        self.send(b"SUB %s.%d.* %d\r\n" % (self.inbox.encode(), OWN, OWN))
 
     def version(self) -> tuple[int, int]:
         """Major and minor version of the server."""
@@ -170,6 +172,31 @@ class Connection:
             return self._take(time.monotonic() + limit, linger=linger, sid=sid, kind=kind)
         except TimeoutError:
             raise Disconnected(f"{self._at} sent nothing for {limit:g}s, with messages due") from None
+
+    def flush(self, keep: Callable[[wire.Scan], None] | None = None) -> None:
+        """Wait until the server has seen all that was sent. `keep` gets the messages that come in between."""
+        self.send(b"PING\r\n")
+        deadline = time.monotonic() + self.options.request_timeout
+        while True:
+            try:
+                scan = self._take(deadline, linger=False, sid=OWN if keep else 0, kind="any")
+            except TimeoutError:
+                raise Disconnected(f"{self._at} did not answer a PING") from None
+            if keep is not None:
+                keep(scan)
+            if any(frame.kind == b"PONG" for frame in scan.others):
+                return
+
+    def listen(self) -> wire.Scan:
+        """Whatever comes next, however long that takes, of all subscriptions but our own inbox."""
+        for asked in (False, True):
+            try:
+                deadline = time.monotonic() + self.options.request_timeout
+                return self._take(deadline, linger=True, sid=OWN, kind="any")
+            except TimeoutError:
+                if not asked:  # silence may be a lost connection
+                    self.send(b"PING\r\n")
+        raise Disconnected(f"{self._at} did not answer a PING")
 
     def _take(self, deadline: float, *, linger: bool, sid: int = 0, kind: wire.Kind = "delivery") -> wire.Scan:
         while True:

@@ -19,7 +19,7 @@ from penstock.connectors.nats.columns import Bytes, Ints, decimals, grid, offset
 from penstock.errors import ProtocolError
 
 LARGE = 2048
-Kind = Literal["delivery", "direct", "reply"]
+Kind = Literal["delivery", "direct", "reply", "any"]
 _CR, _LF, _SPACE = 13, 10, 32
 
 
@@ -85,7 +85,8 @@ class Messages:
     lines: pa.Buffer
     subject_start: Ints
     subject_end: Ints
-    reply_end: Ints
+    sid_end: Ints
+    reply_end: Ints  # the same as sid_end where there is no reply subject
     line_bounds: Ints | None  # where each control line starts and the last one ends; None where some were left out
 
     def __len__(self) -> int:
@@ -105,7 +106,8 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
     """All whole frames of buffer[:size]: messages of subscription `sid` (0: none) as columns, the rest one by one.
 
     A `delivery` has a reply subject. A `direct` one has headers, no reply subject and no status, which is how
-    DIRECT.GET answers. A `reply` has neither. `vectors` says how frame starts are found, not what is found.
+    DIRECT.GET answers. A `reply` has neither. `any` is every message, but for those of subscription `sid`.
+    `vectors` says how frame starts are found, not what is found.
     """
     if not sid:
         return Scan(None, *_frames(buffer, size))
@@ -127,7 +129,9 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
         first = np.searchsorted(space, at[:-1])
         count = np.diff(first, append=len(space))
         edges = space[np.minimum(first[:, None] + np.arange(5), len(space) - 1)]
-    if kind == "reply":
+    if kind == "any":
+        wanted = count > 0
+    elif kind == "reply":
         wanted = (count == 3) & ~with_headers
     else:
         wanted = (count == 4) if kind == "direct" else (count == 4 + with_headers)
@@ -135,7 +139,7 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
         u = np.frombuffer(buffer, np.uint8, count=size)
         wanted &= with_headers & (u[np.minimum(line_end + 10, size - 1)] == _CR)
     # A message that was under way when its subscription ended must not be taken for one of the next.
-    wanted &= _spells(text, edges[:, 2], b" %d" % sid)
+    wanted &= _spells(text, edges[:, 2], b" %d" % sid) ^ (kind == "any")
     whole_lines: Ints | None = at
     if not wanted.all():
         for i in np.flatnonzero(~wanted):
@@ -146,20 +150,25 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
         if not len(keep):
             return Scan(None, others, used)
         line_end, end, edges, with_headers = line_end[keep], end[keep], edges[keep], with_headers[keep]
+        count = count[keep]
         whole_lines = None
     body, blocks = line_end + 2, None
     if with_headers.any():
         split = np.zeros(len(body), np.int64)
         rows = np.flatnonzero(with_headers)
-        size_end = edges[rows, 3 if kind == "direct" else 4]
+        size_end = edges[rows, count[rows] - 1]
         split[rows] = decimals(text, size_end)
         if (body + split > end).any() or (text[size_end - 1] - 48 > 9).any():
             raise ProtocolError("the server sent headers that are longer than their message")
         blocks = segments(raw, body, body + split)
         body = body + split
     values = segments(raw, body, end)
-    reply_end = edges[:, 3 if kind == "delivery" else 2]
-    messages = Messages(values, blocks, lines.buffers()[2], edges[:, 0] + 1, edges[:, 1], reply_end, whole_lines)
+    # A line without a reply subject has one piece less; then the reply ends where it would begin.
+    replied = count - with_headers > 3
+    reply_end = np.where(replied, edges[:, min(3, edges.shape[1] - 1)], edges[:, 2])
+    messages = Messages(
+        values, blocks, lines.buffers()[2], edges[:, 0] + 1, edges[:, 1], edges[:, 2], reply_end, whole_lines
+    )
     return Scan(messages, others, used)
 
 

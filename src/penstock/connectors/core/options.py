@@ -1,0 +1,68 @@
+"""What a user may set to read and to write Core NATS."""
+
+from typing import Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from penstock.connectors.nats.options import NatsOptions
+from penstock.connectors.nats.subjects import overlapping, problem
+from penstock.contract import ReadOptions
+from penstock.options import Bytes, Csv, Seconds, alias, option
+
+POSITIONS = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_records")
+
+
+class CoreOptions(NatsOptions, ReadOptions):
+    """Which subjects are listened to, and what is done while Spark is busy."""
+
+    subjects: Csv = option(
+        doc="The subjects to listen to: a comma list of filters, which must not overlap.", example="sensors.>"
+    )
+    queue: str | None = option(
+        None, doc="Queue group: each message goes to one member of the group, which others may share."
+    )
+    max_buffer_bytes: Bytes = option(
+        256 << 20,
+        doc="How much may wait in the driver until Spark has committed it. What arrives beyond that is dropped, and "
+        "counted.",
+        example="256mb",
+    )
+    capture: bool = option(
+        False,
+        doc="Let a JetStream stream keep the messages, and read that instead: publishers change nothing, and reading "
+        "becomes replayable. A stream that takes the subjects is used if there is one; else one is made.",
+    )
+    capture_stream: str = option("PENSTOCK_CAPTURE", doc="Name of the stream that `capture` makes.")
+    capture_max_age: Seconds = option(3600.0, doc="How long that stream keeps messages.", example="1h")
+    capture_storage: Literal["file", "memory"] = option("file", doc="Where that stream keeps messages.")
+
+    @field_validator("subjects")
+    @classmethod
+    def _filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
+        if not filters:
+            raise ValueError("must name at least one subject")
+        for text in filters:
+            if why := problem(text, wildcards=True):
+                raise ValueError(f"has '{text}', which {why}")
+        if pair := overlapping(filters):
+            raise ValueError(f"has '{pair[0]}' and '{pair[1]}', which overlap: messages would come twice")
+        return filters
+
+    @model_validator(mode="after")
+    def _fits_capture(self) -> Self:
+        if self.capture and self.queue:
+            raise ValueError("set 'queue' or 'capture', not both: a stream takes every message")
+        for name in POSITIONS:
+            if not self.capture and getattr(self, name) is not None:
+                raise ValueError(f"'{alias(name)}' needs capture=true: Core NATS keeps nothing to go back to")
+        return self
+
+
+class CoreSinkOptions(NatsOptions):
+    """Where rows are published."""
+
+    subject: str | None = option(
+        None,
+        doc="The subject of rows that have none in a column `subject`: literal, or with columns in braces.",
+        example="alerts.{region}",
+    )

@@ -1,0 +1,79 @@
+"""Rows to Core NATS: sent, then a barrier. Whoever listens gets them; nobody else keeps them."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import templates
+from penstock.connectors.core.options import CoreSinkOptions
+from penstock.connectors.nats.client import Connection
+from penstock.connectors.nats.columns import Ints, offsets
+from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, frames, header_lines, size_of
+from penstock.connectors.nats.pool import connect, keep
+from penstock.contract import Origin, Receipt
+from penstock.errors import OptionError
+from penstock.record import is_bytes, is_headers, is_text
+
+TAKES = {"value": is_bytes, "subject": is_text, "headers": is_headers, "reply": is_text}
+STEP = 1000
+
+
+class CoreSink:
+    """A sink on one connection, taken when the first row comes."""
+
+    def __init__(self, options: CoreSinkOptions, columns: pa.Schema):
+        templates.accept("nats", columns, options.subject, TAKES)
+        self.options = options
+        self._connection: Connection | None = None
+
+    def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
+        """Publish; returns when the server has taken every row, or says why it did not."""
+        rows = size = 0
+        for batch in batches:
+            if not len(batch):
+                continue
+            if self._connection is None:
+                self._connection = connect(self.options)
+            data, at = self._frames(batch, origin, rows)
+            for low in range(0, len(batch), STEP):
+                self._connection.send(data[at[low] : at[min(len(batch), low + STEP)]])
+            rows += len(batch)
+            size += batch.column("value").nbytes
+            # The barrier: an error of the server, such as a permission that is missing, comes before the answer.
+            self._connection.flush()
+        return Receipt(origin, rows, size)
+
+    def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._connection is not None:
+            keep(self._connection)
+            self._connection = None
+
+    def _frames(self, batch: pa.RecordBatch, origin: Origin, first: int) -> tuple[memoryview, Ints]:
+        names = batch.schema.names
+        value = batch.column("value").cast(pa.binary())
+        subject = templates.subjects(self.options.subject, batch).cast(pa.binary())
+        fault = bad_subject(subject)
+        block = reply = None
+        if value.null_count:
+            fault = fault or Fault(pc.index(pc.is_null(value), True).as_py(), "has no value (null)")
+        if "headers" in names and batch.column("headers").null_count < len(batch):
+            fault = fault or bad_header(batch.column("headers"), ())
+            block = header_lines(batch.column("headers"))
+        if "reply" in names and batch.column("reply").null_count < len(batch):
+            reply = pc.fill_null(batch.column("reply").cast(pa.binary()), b"")
+            fault = fault or bad_subject(reply.filter(pc.not_equal(reply, b"")))
+        limit = int(self._connection.info.get("max_payload", 1 << 20)) if self._connection else 1 << 20
+        sizes = size_of(block, value)
+        if fault is None and sizes.max() > limit:
+            row = int(np.argmax(sizes > limit))
+            fault = Fault(row, f"has {int(sizes[row]):,} bytes, and the server takes {limit:,} (max_payload)")
+        if fault is not None:
+            raise OptionError(f"row {first + fault.row} of {origin} {fault.why}.")
+        out = frames(subject, reply, block, value)
+        return memoryview(out.buffers()[2]), offsets(out)

@@ -1,0 +1,138 @@
+"""Core NATS as a log that forgets: a thread listens and holds what arrives until Spark has committed it.
+
+Positions are numbers of arrival. What was not committed when a run ends is gone: Core NATS delivers at most once.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.connectors.core.options import CoreOptions
+from penstock.connectors.nats import headers, wire
+from penstock.connectors.nats.client import OWN, Connection, Disconnected, pause
+from penstock.connectors.nats.columns import segments, text
+from penstock.errors import PenstockError
+from penstock.held import Held
+from penstock.offsets import Bound, Bounds, Offsets, Range
+from penstock.record import TIMESTAMP
+
+log = logging.getLogger("penstock")
+SHARD = "subjects"
+
+
+class CoreSource:
+    """Listens from its first use until it is closed."""
+
+    def __init__(self, options: CoreOptions, columns: pa.Schema):
+        self.options, self.columns = options, columns
+        self.held = Held(options.max_buffer_bytes)
+        self._connection: Connection | None = None
+        self._failed: PenstockError | None = None
+        self._closed = False
+
+    def bounds(self) -> Bounds:
+        """What is held, and what comes next; starts to listen."""
+        if self._connection is None:
+            self._connection = self._listen()
+            threading.Thread(target=self._receive, name="penstock-nats", daemon=True).start()
+        if self._failed is not None:
+            raise self._failed
+        return {SHARD: Bound(self.held.first, self.held.next, row_bytes=self.held.row_bytes, transient=True)}
+
+    def find(self, shard: str, timestamp: int) -> int:
+        """Nothing is kept that could be found."""
+        return self.held.next
+
+    def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
+        """Positions count well enough."""
+        return None
+
+    def ship(self, span: Range) -> list[pa.RecordBatch]:
+        """The rows of a range; those of an earlier run are gone."""
+        return self.held.rows(span.start, span.end)
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        """Only here, where they were received."""
+        yield from self.ship(span)
+
+    def progress(self, at: Offsets) -> None:
+        """Nobody to tell."""
+
+    def commit(self, end: Offsets) -> None:
+        """Forget what Spark has."""
+        if SHARD in end:
+            self.held.release(end[SHARD].next)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+    def _listen(self) -> Connection:
+        """A connection with the subscriptions confirmed: what is published from now on arrives."""
+        connection = Connection(self.options)
+        queue = f" {self.options.queue}" if self.options.queue else ""
+        subscriptions = "".join(f"SUB {s}{queue} {OWN + 1 + i}\r\n" for i, s in enumerate(self.options.subjects))
+        connection.send(subscriptions.encode())
+        connection.flush(keep=self._add)
+        return connection
+
+    def _receive(self) -> None:
+        """The thread: everything that arrives, until the source is closed."""
+        attempt = 0
+        while not self._closed:
+            try:
+                assert self._connection is not None
+                self._add(self._connection.listen())
+                attempt = 0
+            except Disconnected as error:
+                attempt += 1
+                if self._closed:
+                    return
+                log.warning("%s; listening again, but what is published until then is not received", error)
+                self._again(attempt)
+            except PenstockError as error:
+                self._failed = error
+                return
+
+    def _again(self, attempt: int) -> None:
+        deadline = time.monotonic() + self.options.reconnect_timeout
+        while not self._closed:
+            pause(attempt)
+            try:
+                self._connection = self._listen()
+                return
+            except PenstockError as error:
+                attempt += 1
+                if not isinstance(error, Disconnected) or time.monotonic() > deadline:
+                    self._failed = error
+                    return
+
+    def _add(self, scan: wire.Scan) -> None:
+        if scan.messages is None:
+            return
+        first = not self.held.dropped
+        if not self.held.add(self._batch(scan.messages)) and first:
+            log.warning(
+                "messages are dropped: %d bytes wait for Spark (maxBufferBytes). They count in the lag; raise the "
+                "limit, trigger more often, or set capture=true",
+                self.held.most,
+            )
+
+    def _batch(self, messages: wire.Messages) -> pa.RecordBatch:
+        rows = len(messages)
+        reply = segments(messages.lines, np.minimum(messages.sid_end + 1, messages.reply_end), messages.reply_end)
+        none = pa.array(messages.reply_end <= messages.sid_end)
+        made = {
+            "value": lambda: messages.values,
+            "headers": lambda: headers.headers_column(messages.blocks, rows),
+            "timestamp": lambda: pa.array(np.full(rows, time.time_ns() // 1000)).view(TIMESTAMP),
+            "subject": lambda: text(segments(messages.lines, messages.subject_start, messages.subject_end)),
+            "reply": lambda: pa.compute.if_else(none, pa.scalar(None, pa.string()), text(reply)),
+        }
+        return pa.RecordBatch.from_arrays([made[field.name]() for field in self.columns], schema=self.columns)
