@@ -3,8 +3,17 @@ from collections.abc import Iterator
 import pytest
 from jetstream_tools import close_idle
 
+from harness import Admin
+
 
 @pytest.fixture(autouse=True)
 def _no_connection_outlives_its_test() -> Iterator[None]:
     yield
     close_idle()
+
+
+@pytest.fixture
+def _new_ledger(admin: Admin) -> None:
+    """Nobody has written anything yet: the tests of the sink all use the same name for their query."""
+    if admin.calls.streams(["PENSTOCK_LEDGER"])["PENSTOCK_LEDGER"] is not None:
+        admin.delete("PENSTOCK_LEDGER")

@@ -13,11 +13,17 @@ class Proxy:
 
     `plan` says what befalls connections, in turn: ("cut", n) ends all of them after n more bytes from the
     server, ("stall", n) lets the one that is at n more bytes hang for ever. Later connections are well again,
-    until the next step of the plan.
+    until the next step of the plan. `sent` are numbers of bytes from the client after which all are cut, in turn.
     """
 
-    def __init__(self, port: int, plan: list[tuple[str, int]] | None = None, delay: float = 0.0):
-        self.target, self.plan, self.delay = port, list(plan or []), delay
+    def __init__(
+        self,
+        port: int,
+        plan: list[tuple[str, int]] | None = None,
+        delay: float = 0.0,
+        sent: list[int] | None = None,
+    ):
+        self.target, self.plan, self.delay, self.sent = port, list(plan or []), delay, list(sent or [])
         self.connections = 0
         self.passed = 0  # bytes from the server, since the last step of the plan
         self._lock = threading.Lock()
@@ -77,7 +83,15 @@ class Proxy:
     def _up(self, client: socket.socket, upstream: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
+                with self._lock:
+                    cut = bool(self.sent) and len(data) >= self.sent[0]
+                    if cut:
+                        data = data[: self.sent.pop(0)]
+                    elif self.sent:
+                        self.sent[0] -= len(data)
                 upstream.sendall(data)
+                if cut:
+                    self.cut()
         _end(upstream)
 
     def _down(self, upstream: socket.socket, client: socket.socket) -> None:

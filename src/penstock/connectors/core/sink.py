@@ -63,7 +63,7 @@ class CoreSink:
         if value.null_count:
             fault = fault or Fault(pc.index(pc.is_null(value), True).as_py(), "has no value (null)")
         if "headers" in names and batch.column("headers").null_count < len(batch):
-            fault = fault or bad_header(batch.column("headers"), ())
+            fault = fault or bad_header(batch.column("headers"))
             block = header_lines(batch.column("headers"))
         if "reply" in names and batch.column("reply").null_count < len(batch):
             reply = pc.fill_null(batch.column("reply").cast(pa.binary()), b"")

@@ -46,25 +46,37 @@ class Guard:
         else:
             targets.make_sure_of(self.ledger)
             self.claim = Ledger(calls, self.ledger).claim(origin, lasts)
-        self.since, self.done = self.claim.since, self.claim.done
+        self.done = self.claim.done
+        self.since: dict[str, float] = {}  # when we knew what is in a stream; at first, when the first attempt began
         self.behind = dict(self.claim.at)  # where our rows can lie in each stream: after these
 
-    def over(self, targets: Targets) -> bool:
-        """Whether the window no longer covers what is published now."""
-        return self.ledger is not None and time.monotonic() - self.since >= targets.window * RELIED_ON
+    def over(self, targets: Targets) -> list[str]:
+        """The streams whose window no longer covers what is published now."""
+        if self.ledger is None:
+            return []
+        now = time.monotonic()
+        return [
+            name
+            for name, info in targets.streams.items()
+            if now - self.since.get(name, self.claim.since) >= info.duplicate_window * RELIED_ON
+        ]
 
     def look(self, calls: Calls, targets: Targets) -> None:
         """Know again what is there, where the window is over."""
         if not self.claim.attempt:  # nothing of this task is older than our first look at a stream
             for name, info in targets.streams.items():
                 self.behind.setdefault(name, info.last)
-        if self.ledger is None or self.done is not None or not self.over(targets):
+        over = self.over(targets) if self.done is None else []
+        if self.ledger is None or not over:
             return
         now = time.monotonic()
-        if self.claim.attempt or self.unsure or not Ledger(calls, self.ledger).alone(self.origin):
-            for stream in targets.streams:
+        alone = not self.claim.attempt and not self.unsure and Ledger(calls, self.ledger).alone(self.origin)
+        for stream in over:
+            if not alone:
                 self._read_back(calls, stream)
-        self.since, self.unsure = now, False
+            self.since[stream] = now
+        if len(over) == len(targets.streams):
+            self.unsure = False
 
     def find(self, chunk: Chunk) -> tuple[Ints, str | None]:
         """The numbers of the rows that are there, and how the first one differs that does."""

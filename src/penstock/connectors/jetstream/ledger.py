@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import ApiError, Calls
-from penstock.connectors.nats.client import Denied
+from penstock.connectors.nats.client import Denied, Disconnected
 from penstock.contract import Origin
 from penstock.errors import OptionError
 
@@ -73,15 +73,16 @@ class Ledger:
     def _subject(self, origin: Origin) -> str:
         return f"{self.name}.{origin.query}.{origin.batch}.{origin.partition}"
 
-    def _leave(self, subject: str, note: Mapping[str, Any]) -> int | None:
+    def _leave(self, subject: str, note: Mapping[str, Any], made: bool = False) -> int | None:
         """The sequence of a new note; None where the subject has one."""
-        body = json.dumps(note).encode()
         try:
-            return self.calls.publish(subject, body)
+            return self.calls.publish(subject, json.dumps(note).encode())
         except ApiError as error:
             if error.code == api.NO_LISTENER:
+                if made:
+                    raise Disconnected(f"the ledger '{self.name}' has no leader at the moment") from None
                 self._make()
-                return self.calls.publish(subject, body)
+                return self._leave(subject, note, made=True)
             if error.code == api.STORE_FAILED:  # maximum messages per subject
                 return None
             raise

@@ -32,8 +32,8 @@ TAKES = {
 }
 # Columns that a source gives and a server makes: a table has them, and INSERT leaves them null.
 SERVERS_OWN = ("timestamp", "stream", "sequence")
-# Headers that would make the server refuse or hold a message, left from when it was published first.
-STEERING = ("Nats-Expected-", "Nats-Batch-", "Nats-Required-Api-Level", "Nats-Schedule")
+# Headers that only told the server how to store a message when it was published first, and would do so again.
+OF_ANOTHER_PUBLISH = r"^Nats-(Msg-Id$|Expected-|Batch-|Required-Api-Level$)"
 MESSAGE_ID = b"Nats-Msg-Id"
 
 
@@ -57,7 +57,7 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
     subject = _binary(templates.subjects(options.subject, batch))
     fault = bad_subject(subject)
     if fault is None and "headers" in names:
-        fault = bad_header(batch.column("headers"), STEERING)
+        fault = bad_header(batch.column("headers"))
     if fault is not None:
         raise refuse(origin, first, fault)
     ids = _ids(options, origin, batch, number)
@@ -103,7 +103,7 @@ def _block(batch: pa.RecordBatch, ids: pa.Array | None) -> pa.Array | None:
         expected = batch.column("expectedLastSubjectSequence").cast(pa.string())
         parts.append(_line(b"Nats-Expected-Last-Subject-Sequence", _binary(expected)))
     if "headers" in names and batch.column("headers").null_count < len(batch):
-        parts.append(header_lines(batch.column("headers")))
+        parts.append(header_lines(batch.column("headers"), without=OF_ANOTHER_PUBLISH))
     return join(*parts) if parts else None
 
 

@@ -1,6 +1,7 @@
 """Rows into JetStream streams, each exactly once. What may be published when is guard.py's, how is publish.py's."""
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -21,8 +22,9 @@ from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolEr
 
 log = logging.getLogger("penstock")
 
-# A task goes on by itself after a lost connection, this often without a single ack; then Spark retries it.
-ATTEMPTS = 5
+# A task goes on by itself after a lost connection: at least this often without a single ack, and for as long as
+# reconnectTimeout says; then Spark retries it.
+ATTEMPTS = 3
 # A batch is sent whole, whatever the clock says meanwhile: the window of its stream must be far longer than that.
 LEAST_WINDOW = 10.0
 # Of the rows that the server knew already, so many are compared with what is there.
@@ -109,15 +111,17 @@ class _Task:
         chunk = rows.chunk(self.options, self.origin, batch, self.rows)
         self.rows += len(chunk)
         self.size += batch.column("value").nbytes
-        failures, one_by_one = 0, False
+        failures, one_by_one, deadline = 0, False, 0.0
         while len(chunk):
             try:
                 self._store(chunk, one_by_one)
                 one_by_one = True  # whatever a batch did not take, the server says why row by row
             except Disconnected as error:
-                failures = 1 if chunk.stored.any() else failures + 1
+                if not failures or chunk.stored.any():
+                    failures, deadline = 0, time.monotonic() + self.options.reconnect_timeout
+                failures += 1
                 self._lost()
-                if failures >= ATTEMPTS:
+                if failures >= ATTEMPTS and time.monotonic() > deadline:
                     why = f"writing {self.origin} failed {failures} times without an ack: {error}"
                     raise ConnectError(why) from None
                 log.warning("%s; writing %s goes on", error, self.origin)

@@ -80,7 +80,8 @@ class Targets:
 
 def nobody(calls: Calls, subject: str) -> OptionError:
     """The error for a subject that no stream takes."""
-    infos = calls.streams(calls.names()[:50])
+    names = calls.names()
+    infos = calls.streams(difflib.get_close_matches(subject.partition(".")[0], names, n=20, cutoff=0.0))
     takes = {text: info.name for info in infos.values() if info for text in info.subjects}
     close = difflib.get_close_matches(subject, takes, n=3, cutoff=0.0)
     there = ", ".join(f"'{takes[text]}' takes {text}" for text in close) or "there are none"

@@ -60,38 +60,35 @@ def _lengths(column: pa.Array) -> Ints:
     return lengths
 
 
-def header_lines(column: pa.Array) -> pa.Array:
-    """The `headers` of each row as the lines of a block: empty where there are none."""
-    structs = column.flatten()
+def header_lines(column: pa.Array, without: str = "") -> pa.Array:
+    """The `headers` of each row as the lines of a block: empty where there are none. `without` those whose key
+    matches a regular expression.
+    """
+    structs, rows = column.flatten(), np.asarray(pc.list_parent_indices(column))
     keys, values = structs.field(0).cast(pa.binary()), pc.fill_null(structs.field(1).cast(pa.binary()), b"")
+    if without and len(keys):
+        left = pc.invert(pc.match_substring_regex(keys, without, ignore_case=True))
+        keys, values, rows = keys.filter(left), values.filter(left), rows[np.asarray(left)]
     lines = join(keys, b": ", values, b"\r\n")
-    counts = pc.fill_null(pc.list_value_length(column), 0)
     at = np.zeros(len(column) + 1, np.int32)
-    np.cumsum(counts.to_numpy(zero_copy_only=False), out=at[1:])
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(at), lines), _EMPTY)
-    return pc.fill_null(joined, b"")
+    np.cumsum(np.bincount(rows, minlength=len(column)), out=at[1:])
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(at), lines), _EMPTY)
 
 
-def bad_header(column: pa.Array, reserved: tuple[str, ...]) -> Fault | None:
-    """The first row with a header that would break the frame, or that steers the server."""
+def bad_header(column: pa.Array) -> Fault | None:
+    """The first row with a header that would break the frame."""
     structs = column.flatten()
     if not len(structs):
         return None
     key, value = structs.field(0).cast(pa.binary()), structs.field(1).cast(pa.binary())
     legal = pc.fill_null(pc.match_substring_regex(key, r"^[!-9;-~]+$"), False)
-    broken = pc.invert(legal)
-    broken = pc.or_(broken, pc.fill_null(pc.match_substring_regex(value, r"[\r\n]"), False))
-    for prefix in reserved:
-        broken = pc.or_(broken, pc.fill_null(pc.starts_with(key, prefix.encode(), ignore_case=True), False))
+    broken = pc.or_(pc.invert(legal), pc.fill_null(pc.match_substring_regex(value, r"[\r\n]"), False))
     at = pc.index(broken, True).as_py()
     if at < 0:
         return None
-    row = pc.list_parent_indices(column)[at].as_py()
-    name = key[at].as_py()
+    row, name = pc.list_parent_indices(column)[at].as_py(), key[at].as_py()
     if name is None or not legal[at].as_py():
         return Fault(row, f"has a header named {name!r}, which is no name: it must be printable, without ':' or space")
-    if any(name.lower().startswith(prefix.lower().encode()) for prefix in reserved):
-        return Fault(row, f"has the header {name.decode()!r}, which would steer the server. Take it out of `headers`")
     return Fault(row, f"has a line break in the header {name.decode()!r}")
 
 

@@ -1,0 +1,344 @@
+"""Exactly once: whatever becomes of an attempt, the stream read raw has every row once, in order."""
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from proxy import Proxy
+from sink_tools import ORIGIN, Stopped, batch, batches, bodies, commit, count, dies_after, write
+
+from harness import Admin, server
+from penstock.connectors.jetstream.guard import Guard
+from penstock.embedded import NatsServer
+from penstock.errors import OptionError, ProtocolError
+
+pytestmark = pytest.mark.usefixtures("_new_ledger")
+
+FLAGS: dict[str, dict[str, Any]] = {"pipelined": {}, "atomic": {"allow_atomic": True}, "fast": {"allow_batched": True}}
+all_modes = pytest.mark.parametrize("mode", FLAGS)
+WINDOW = 0.1  # seconds, the shortest that a server allows
+
+
+def made(admin: Admin, stream: str, mode: str = "pipelined", window: float = WINDOW, **config: Any) -> str:
+    admin.create(stream, duplicate_window=int(window * 1e9), **FLAGS[mode], **config)
+    return f"{stream}.x"
+
+
+def pass_the_window() -> None:
+    time.sleep(WINDOW * 2)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.connectors.jetstream.sink.pause", lambda attempt: time.sleep(0.01))
+
+
+@all_modes
+@pytest.mark.parametrize("window", [WINDOW, 120.0], ids=["after the window", "in the window"])
+@pytest.mark.parametrize("whole", [0, 1, 3])
+def test_a_retry_writes_only_what_is_missing(
+    admin: Admin, nats: NatsServer, stream: str, mode: str, window: float, whole: int
+) -> None:
+    subject = made(admin, stream, mode, window)
+    with pytest.raises(Stopped):
+        write(nats.url, dies_after(batches(4000), whole), subject=subject)
+    assert len(bodies(admin, stream)) == whole * 1000
+    if window == WINDOW:
+        pass_the_window()
+    receipt = write(nats.url, batches(4000), subject=subject)
+    assert bodies(admin, stream) == count(0, 4000)
+    assert receipt.rows == 4000
+    assert receipt.known >= whole * 1000 or mode == "fast", "fast ingest does not tell which rows it knew"
+
+
+def test_without_the_guard_a_retry_after_the_window_writes_rows_twice(
+    admin: Admin, nats: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof that the test above proves something."""
+    monkeypatch.setattr(Guard, "look", lambda *_: None)
+    monkeypatch.setattr(Guard, "over", lambda *_: [])
+    subject = made(admin, stream)
+    with pytest.raises(Stopped):
+        write(nats.url, dies_after(batches(4000), 2), subject=subject)
+    pass_the_window()
+    write(nats.url, batches(4000), subject=subject)
+    assert len(bodies(admin, stream)) == 6000
+
+
+@pytest.mark.parametrize("window", [WINDOW, 120.0])
+@all_modes
+def test_a_batch_that_was_done_is_not_written_again(
+    admin: Admin, nats: NatsServer, stream: str, mode: str, window: float
+) -> None:
+    subject = made(admin, stream, mode, window)
+    commit(nats.url, [write(nats.url, batches(2000), subject=subject)])
+    pass_the_window()
+    receipt = write(nats.url, batches(2000), subject=subject)
+    assert (receipt.rows, receipt.known) == (2000, 2000)
+    commit(nats.url, [receipt])
+    assert bodies(admin, stream) == count(0, 2000)
+
+
+def test_rows_of_others_in_between_change_nothing(admin: Admin, nats: NatsServer, stream: str) -> None:
+    subject = made(admin, stream)
+    admin.publish((f"{stream}.other", b"before") for _ in range(500))
+    other = ORIGIN._replace(partition=7)
+
+    def with_others() -> Iterator[pa.RecordBatch]:
+        for each in dies_after(batches(3000, 500), 4):
+            admin.publish((f"{stream}.other", b"between") for _ in range(100))
+            write(nats.url, [batch([b"another task"] * 50)], other._replace(batch=next(numbers)), subject=subject)
+            yield each
+
+    numbers = itertools.count(100)
+    with pytest.raises(Stopped):
+        write(nats.url, with_others(), subject=subject)
+    pass_the_window()
+    admin.publish((f"{stream}.other", b"after") for _ in range(500))
+    write(nats.url, batches(3000, 500), subject=subject)
+    assert [body for body in bodies(admin, stream) if body.isdigit()] == count(0, 3000)
+
+
+def test_a_retry_finds_its_rows_in_several_streams(admin: Admin, nats: NatsServer, stream: str) -> None:
+    for name in "AB":
+        admin.create(f"{stream}{name}", f"{stream}.{name}.>", duplicate_window=int(WINDOW * 1e9))
+    # The second stream is met only after some batches, so the first note knows nothing of it.
+    rows = [batch(count(low, low + 500)) for low in range(0, 2000, 500)]
+    subjects = [
+        [f"{stream}.{'A' if low < 1000 or i % 2 else 'B'}.x" for i in range(500)] for low in range(0, 2000, 500)
+    ]
+    given = [each.append_column("subject", pa.array(s)) for each, s in zip(rows, subjects, strict=True)]
+    with pytest.raises(Stopped):
+        write(nats.url, dies_after(given, 3))
+    pass_the_window()
+    write(nats.url, given)
+    both = bodies(admin, f"{stream}A") + bodies(admin, f"{stream}B")
+    assert sorted(map(int, both)) == list(range(2000))
+    assert bodies(admin, f"{stream}B") == [b"%d" % i for i in range(1000, 2000, 2)]
+
+
+def stop(*_: Any) -> None:
+    raise Stopped
+
+
+def twins(*attempts: Callable[[], Any]) -> list[BaseException]:
+    """Attempts at the same time; what went wrong in them."""
+    failed: list[BaseException] = []
+
+    def run(attempt: Callable[[], Any]) -> None:
+        try:
+            attempt()
+        except BaseException as error:  # a test must see it, whatever it is
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(attempt,)) for attempt in attempts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return failed
+
+
+def slowly(rows: Iterator[pa.RecordBatch], seed: int, most: float) -> Iterator[pa.RecordBatch]:
+    """Rows that keep a task at work for longer than the window."""
+    pauses = random.Random(seed)
+    for each in rows:
+        time.sleep(pauses.uniform(0, most))
+        yield each
+
+
+@all_modes
+def test_a_task_that_takes_longer_than_the_window_writes_each_row_once(
+    admin: Admin, nats: NatsServer, stream: str, mode: str
+) -> None:
+    write(nats.url, slowly(batches(3000, 300), 1, 0.15), subject=made(admin, stream, mode))
+    assert bodies(admin, stream) == count(0, 3000)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("window", [WINDOW, 120.0])
+def test_twins_that_write_the_same_rows_leave_each_once(
+    admin: Admin, nats: NatsServer, stream: str, window: float, seed: int
+) -> None:
+    subject = made(admin, stream, window=window)
+    failed = twins(
+        *(
+            lambda i=i: write(nats.url, slowly(batches(3000, 300), 10 * seed + i, 0.1), subject=subject)  # type: ignore[misc]
+            for i in range(3)
+        )
+    )
+    assert failed == []
+    assert bodies(admin, stream) == count(0, 3000)
+
+
+def test_the_duplicate_window_is_enough_without_a_ledger_and_no_longer(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    subject = made(admin, stream, window=1.0)
+    for _ in range(2):
+        write(nats.url, batches(1000), subject=subject, ledger="none")
+    assert bodies(admin, stream) == count(0, 1000)
+    time.sleep(1.5)
+    write(nats.url, batches(1000), subject=subject, ledger="none")
+    assert len(bodies(admin, stream)) == 2000
+
+
+def test_at_least_once_writes_again_and_needs_no_ledger(admin: Admin, nats: NatsServer, stream: str) -> None:
+    subject = made(admin, stream)
+    for _ in range(2):
+        receipt = write(nats.url, batches(1000), subject=subject, delivery="at_least_once", ledger=f"{stream}L")
+        commit(nats.url, [receipt], delivery="at_least_once", ledger=f"{stream}L")
+    assert len(bodies(admin, stream)) == 2000
+    assert admin.calls.streams([f"{stream}L"]) == {f"{stream}L": None}
+
+
+OTHER_ROWS = {
+    "other content": [batch([b"other", *count(1, 1000)]), *batches(4000)][:1] + list(batches(4000))[1:],
+    "fewer rows": list(batches(1500)),
+}
+
+
+@pytest.mark.parametrize("window", [WINDOW, 120.0], ids=["read back", "known by the server"])
+@pytest.mark.parametrize("how", OTHER_ROWS)
+def test_a_replay_with_other_rows_is_refused_where_it_is_seen(
+    admin: Admin, nats: NatsServer, stream: str, how: str, window: float
+) -> None:
+    subject = made(admin, stream, window=window)
+    with pytest.raises(Stopped):
+        write(nats.url, dies_after(batches(4000), 3), subject=subject)
+    if window == WINDOW:
+        pass_the_window()
+    elif how == "fewer rows":
+        return  # within the window nobody reads, and the server does not know what is missing
+    with pytest.raises(ProtocolError, match=r"partition 1 of batch 3 was written before with other rows: .*rand, now"):
+        write(nats.url, OTHER_ROWS[how], subject=subject)
+
+
+@pytest.mark.parametrize("rows", [1500, 2500])
+def test_a_replay_of_a_batch_that_was_done_must_have_as_many_rows(
+    admin: Admin, nats: NatsServer, stream: str, rows: int
+) -> None:
+    subject = made(admin, stream)
+    commit(nats.url, [write(nats.url, batches(2000), subject=subject)])
+    with pytest.raises(ProtocolError, match=rf"with other rows: there were 2,000 and now there are {rows:,}"):
+        write(nats.url, batches(rows), subject=subject)
+    assert bodies(admin, stream) == count(0, 2000)
+
+
+def test_what_was_removed_in_between_cannot_be_told(admin: Admin, nats: NatsServer, stream: str) -> None:
+    subject = made(admin, stream)
+    with pytest.raises(Stopped):
+        write(nats.url, dies_after(batches(3000), 2), subject=subject)
+    for sequence in (5, 6):
+        admin.delete_message(stream, sequence)
+    pass_the_window()
+    with pytest.raises(OptionError, match=r"cannot be told any more: 2 of the messages since 0 were removed"):
+        write(nats.url, batches(3000), subject=subject)
+    admin.purge(stream, seq=1000)
+    with pytest.raises(OptionError, match=r"cannot be told any more: .* starts at 1000"):
+        write(nats.url, batches(3000), subject=subject)
+
+
+def test_a_stream_of_one_message_a_subject_knows_its_rows_for_ever(admin: Admin, nats: NatsServer, stream: str) -> None:
+    made(admin, stream, max_msgs_per_subject=1, discard="new", discard_new_per_subject=True)
+    rows = [batch(count(0, 500)).append_column("subject", pa.array([f"{stream}.{i}" for i in range(500)]))]
+    for _ in range(2):
+        receipt = write(nats.url, rows, ledger="none")
+        pass_the_window()
+    assert (receipt.rows, receipt.known) == (500, 500)
+    assert bodies(admin, stream) == count(0, 500)
+    other = [batch([b"0", b"other"]).append_column("subject", pa.array([f"{stream}.0", f"{stream}.1"]))]
+    with pytest.raises(Exception, match=rf"row 1 of partition 1 of batch 3 \(b'other' to '{stream}\.1'\) was refused"):
+        write(nats.url, other, ledger="none")
+
+
+CUTS = {
+    "acks": {"plan": [("cut", n) for n in (900, 4_000, 9_999, 30_000, 61_234, 20_001)]},
+    "frames": {"sent": [700, 40_000, 100_001, 33_333, 90_000, 12_345]},
+    "acks that never come": {"plan": [("stall", 30_000)]},
+}
+
+
+@all_modes
+@pytest.mark.parametrize("where", CUTS)
+def test_a_bad_network_costs_no_row_and_doubles_none(
+    admin: Admin, nats: NatsServer, stream: str, mode: str, where: str
+) -> None:
+    subject = made(admin, stream, mode, window=120.0)
+    with Proxy(nats.port, **CUTS[where]) as proxy:  # type: ignore[arg-type]
+        receipt = write(proxy.url, batches(5000), subject=subject, ackTimeout="500ms", requestTimeout="1s")
+    assert receipt.rows == 5000
+    assert bodies(admin, stream) == count(0, 5000)
+
+
+def test_acks_that_come_too_late_are_not_taken_for_rows_that_failed(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    subject = made(admin, stream, window=120.0)
+    with Proxy(nats.port) as proxy:
+
+        def delays() -> Iterator[pa.RecordBatch]:
+            for i, each in enumerate(batches(2000, 500)):
+                proxy.delay = 0.7 if i == 2 else 0.0
+                yield each
+
+        threading.Timer(1.5, lambda: setattr(proxy, "delay", 0.0)).start()
+        write(proxy.url, delays(), subject=subject, ackTimeout="300ms")
+    assert bodies(admin, stream) == count(0, 2000)
+
+
+@all_modes
+@pytest.mark.parametrize("window", [WINDOW, 120.0])
+def test_a_server_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
+    folder: Path, mode: str, window: float
+) -> None:
+    with server(folder) as (running, admin):
+        subject = made(admin, "S", mode, window)
+
+        def killing() -> Iterator[pa.RecordBatch]:
+            for i, each in enumerate(batches(6000)):
+                if i in (2, 4):
+                    threading.Timer(0.005, running.kill).start()
+                    threading.Timer(0.4, running.start).start()
+                yield each
+
+        write(running.url, killing(), subject=subject, connectTimeout="1s", requestTimeout="2s")
+        time.sleep(0.5)
+        again = Admin(running.url)
+        assert bodies(again, "S") == count(0, 6000)
+        again.close()
+
+
+def test_an_account_that_may_not_make_the_ledger_is_told_what_to_grant(folder: Path) -> None:
+    config = f"""
+    jetstream {{ store_dir: "{folder}/data" }}
+    authorization {{ users: [
+      {{ user: admin, password: a }}
+      {{ user: writer, password: w, permissions: {{
+        publish: ["S.>", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*"]
+        subscribe: ["_INBOX.>"] }} }}
+    ] }}
+    """
+    with NatsServer(folder, config=config) as running:
+        admin = Admin(running.url, user="admin", password="a")
+        admin.create("S")
+        given = {"subject": "S.x", "user": "writer", "password": "w"}
+        with pytest.raises(
+            OptionError, match=r"ledger 'PENSTOCK_LEDGER'.* allow \$JS\.API\.STREAM\.CREATE.* or set ledger=none"
+        ):
+            write(running.url, batches(10), **given)
+        assert write(running.url, batches(10), ledger="none", **given).rows == 10
+        admin.close()
+
+
+def test_a_ledger_that_would_take_a_second_note_is_refused(admin: Admin, nats: NatsServer, stream: str) -> None:
+    admin.create(f"{stream}L")
+    with pytest.raises(OptionError, match=rf"stream '{stream}L' cannot be the ledger: it takes several messages"):
+        write(nats.url, batches(5), subject=made(admin, stream), ledger=f"{stream}L")
