@@ -10,7 +10,7 @@ from penstock import templates
 from penstock.connectors.core.options import CoreSinkOptions
 from penstock.connectors.nats.client import Connection
 from penstock.connectors.nats.columns import Ints, offsets
-from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, frames, header_lines, size_of
+from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, frames, header_lines, lengths, size_of
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
 from penstock.errors import OptionError
@@ -40,7 +40,7 @@ class CoreSink:
             for low in range(0, len(batch), STEP):
                 self._connection.send(data[at[low] : at[min(len(batch), low + STEP)]])
             rows += len(batch)
-            size += batch.column("value").nbytes
+            size += int(lengths(batch.column("value")).sum())
             # The barrier: an error of the server, such as a permission that is missing, comes before the answer.
             self._connection.flush()
         return Receipt(origin, rows, size)

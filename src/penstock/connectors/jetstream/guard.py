@@ -66,17 +66,29 @@ class Guard:
         if not self.claim.attempt:  # nothing of this task is older than our first look at a stream
             for name, info in targets.streams.items():
                 self.behind.setdefault(name, info.last)
-        over = self.over(targets) if self.done is None else []
-        if self.ledger is None or not over:
+        if self.ledger is None or self.done is not None:
             return
-        now = time.monotonic()
-        alone = not self.claim.attempt and not self.unsure and Ledger(calls, self.ledger).alone(self.origin)
-        for stream in over:
-            if not alone:
+        if self.claim.attempt:
+            self._compare(calls, targets)
+        while over := self.over(targets):  # again where looking took longer than the window
+            now = time.monotonic()
+            alone = not self.claim.attempt and not self.unsure and Ledger(calls, self.ledger).alone(self.origin)
+            for stream in over:
+                if not alone:
+                    self._read_back(calls, stream)
+                self.since[stream] = now
+            if len(over) == len(targets.streams):
+                self.unsure = False
+
+    def _compare(self, calls: Calls, targets: Targets) -> None:
+        """Look at what an earlier attempt wrote, also where the window would do: it may have had other rows."""
+        for stream in set(targets.streams) - set(self.since) - set(self.over(targets)):
+            now = time.monotonic()
+            try:
                 self._read_back(calls, stream)
+            except OptionError:  # some of it was removed; but the server knows it still
+                now = self.claim.since
             self.since[stream] = now
-        if len(over) == len(targets.streams):
-            self.unsure = False
 
     def find(self, chunk: Chunk) -> tuple[Ints, str | None]:
         """The numbers of the rows that are there, and how the first one differs that does."""

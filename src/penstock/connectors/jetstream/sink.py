@@ -16,6 +16,7 @@ from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets, nobody
 from penstock.connectors.nats.client import Disconnected, pause
+from penstock.connectors.nats.frames import lengths
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
@@ -110,7 +111,7 @@ class _Task:
         """Store a batch, over new connections if need be."""
         chunk = rows.chunk(self.options, self.origin, batch, self.rows)
         self.rows += len(chunk)
-        self.size += batch.column("value").nbytes
+        self.size += int(lengths(chunk.value).sum())
         failures, one_by_one, deadline = 0, False, 0.0
         while len(chunk):
             try:
@@ -182,8 +183,8 @@ class _Task:
     def _mode(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk) -> str:
         """The way that was asked for, or the best that the stream allows."""
         asked, version = self.options.publish_mode, calls.connection.version()
-        if asked == "pipelined" or (self.guard is not None and targets.window < LEAST_WINDOW):
-            return "pipelined"
+        if asked == "pipelined":
+            return asked
         for mode, flag, since in (("fast", "allow_batched", (2, 14)), ("atomic", "allow_atomic", (2, 12))):
             infos = [targets.streams[name] for name in names]
             if asked == mode and (version < since or not all(getattr(info, flag) for info in infos)):
@@ -192,6 +193,7 @@ class _Task:
                     f"{', '.join(names)}. Turn it on, or leave publishMode at auto."
                 )
             alone = len(names) == 1 and not infos[0].one_per_subject and not chunk.conditional
+            alone &= self.guard is None or targets.window >= LEAST_WINDOW
             if asked in ("auto", mode) and version >= since and alone and getattr(infos[0], flag):
                 return mode
         return "pipelined"

@@ -40,24 +40,25 @@ def numbers(values: Ints) -> pa.Array:
 
 def frames(subject: pa.Array, reply: pa.Array | None, block: pa.Array | None, value: pa.Array) -> pa.Array:
     """PUB, or HPUB where there is a column of header lines. All columns are binary, without nulls."""
-    sizes = _lengths(value)
+    sizes = lengths(value)
     to: list[pa.Array | bytes] = [b" ", reply] if reply is not None else []
     if block is None:
         return join(b"PUB ", subject, *to, b" ", numbers(sizes), b"\r\n", value, b"\r\n")
-    head = _lengths(block) + len(_FIRST_LINE) + 2
-    lengths: list[pa.Array | bytes] = [b" ", numbers(head), b" ", numbers(head + sizes), b"\r\n" + _FIRST_LINE]
-    return join(b"HPUB ", subject, *to, *lengths, block, b"\r\n", value, b"\r\n")
+    head = lengths(block) + len(_FIRST_LINE) + 2
+    measures: list[pa.Array | bytes] = [b" ", numbers(head), b" ", numbers(head + sizes), b"\r\n" + _FIRST_LINE]
+    return join(b"HPUB ", subject, *to, *measures, block, b"\r\n", value, b"\r\n")
 
 
 def size_of(block: pa.Array | None, value: pa.Array) -> Ints:
     """What the server counts against max_payload."""
-    sizes = _lengths(value)
-    return sizes if block is None else sizes + _lengths(block) + len(_FIRST_LINE) + 2
+    sizes = lengths(value)
+    return sizes if block is None else sizes + lengths(block) + len(_FIRST_LINE) + 2
 
 
-def _lengths(column: pa.Array) -> Ints:
-    lengths: Ints = pc.binary_length(column).to_numpy().astype(np.int64)
-    return lengths
+def lengths(column: pa.Array) -> Ints:
+    """How many bytes each row has."""
+    found: Ints = pc.binary_length(column).to_numpy().astype(np.int64)
+    return found
 
 
 def header_lines(column: pa.Array, without: str = "") -> pa.Array:
