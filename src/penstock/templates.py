@@ -34,6 +34,10 @@ def accept(
     """Refuse columns that a sink with the option `subject` would drop or lacks."""
     if template is not None:
         check("subject", template, given.names)
+        for name in columns(template):
+            kind = given.field(name).type
+            if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+                raise OptionError(f"column '{name}' in the option 'subject' is {kind}, which is no text. Cast it.")
     elif "subject" not in given.names:
         raise OptionError("rows have no subject: set the option 'subject', or add a column 'subject'.")
     accept_columns(format, given, takes, columns(template or ""))

@@ -1,4 +1,4 @@
-"""A driver program of its own, so that tests can kill it: reads JetStream into a folder of parquet. Takes JSON."""
+"""A driver program of its own, so that tests can kill it: reads JetStream into parquet or JetStream. Takes JSON."""
 
 import json
 import sys
@@ -19,14 +19,12 @@ if job.get("register"):
 if job.get("batch"):
     frame = spark.read.format("jetstream").options(**job["options"]).load()
     print(json.dumps({"rows": frame.count()}), flush=True)
-query = (
-    spark.readStream.format("jetstream")
-    .options(**job["options"])
-    .load()
-    .writeStream.format("parquet")
-    .option("path", job["out"])
-    .option("checkpointLocation", job["checkpoint"])
-)
+rows = spark.readStream.format("jetstream").options(**job["options"]).load()
+if job.get("sink"):
+    query = rows.select("value").writeStream.format("jetstream").options(**job["sink"])
+else:
+    query = rows.writeStream.format("parquet").option("path", job["out"])
+query = query.option("checkpointLocation", job["checkpoint"])
 if job.get("available_now", True):
     query = query.trigger(availableNow=True)
 query.start().awaitTermination()

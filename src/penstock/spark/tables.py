@@ -16,7 +16,7 @@ def given_to_create(options: Mapping[str, str]) -> dict[str, str] | None:
     """What the user gave to CREATE TABLE, without what Spark adds; None where this is no CREATE TABLE."""
     if "provider" not in options:
         return None
-    own = ("provider", "owner")
+    own = ("provider", "owner", "comment", "location", "external", "is_managed_location")
     return {k: v for k, v in options.items() if k not in own and not k.startswith("option.")}
 
 

@@ -45,14 +45,14 @@ def widen(spans: dict[str, tuple[int, int]], stream: str, first: int, last: int)
         spans[stream] = (min(old[0], first), max(old[1], last))
 
 
-def read(messages: Messages) -> Acks:
-    """The answers whose subjects end in the number of their row.
+def read(messages: Messages, numbers: Ints) -> Acks:
+    """The answers whose subjects end in the place of their row among `numbers`.
 
     Nearly always all are alike: stored in one stream, one after the other. Then the first and the last tell all,
     and a search through the joined bodies shows that they do.
     """
     lines = np.frombuffer(messages.lines, np.uint8)
-    rows = decimals(lines, messages.subject_end)
+    rows = numbers[decimals(lines, messages.subject_end)]
     bodies = messages.values
     low, high = (bodies.offset, bodies.offset + len(bodies)) if len(bodies) else (0, 0)
     at = np.frombuffer(bodies.buffers()[1], np.int32)

@@ -74,7 +74,7 @@ def pipelined(connection: Connection, chunk: Chunk, window: int, timeout: float,
     """
     sid, inbox = connection.subscribe()
     prefix = inbox.encode() + b"."
-    out = frames(chunk.subject, join(prefix, numbers(chunk.number)), chunk.block, chunk.value)
+    out = frames(chunk.subject, join(prefix, numbers(np.arange(len(chunk)))), chunk.block, chunk.value)
     at, data = offsets(out), memoryview(out.buffers()[2])
     done = Acks(acks.nothing())
     sent, answered, total = 0, 0, len(chunk)
@@ -91,12 +91,13 @@ def pipelined(connection: Connection, chunk: Chunk, window: int, timeout: float,
         scan = connection.receive(sid, linger=False, kind="reply", timeout=timeout)
         if scan.messages is not None:
             answered += len(scan.messages)
-            done.add(acks.read(scan.messages), chunk.mark)
+            done.add(acks.read(scan.messages, chunk.number), chunk.mark)
         for frame in scan.others:
             if frame.subject.startswith(prefix):
                 answered += 1
                 status, text, _ = headers.fields(frame.headers)
-                done.refused.append(Refusal(int(frame.subject[len(prefix) :]), status, text))
+                row = int(chunk.number[int(frame.subject[len(prefix) :])])
+                done.refused.append(Refusal(row, status, text))
     connection.unsubscribe(sid)
     return done
 

@@ -10,7 +10,16 @@ from penstock import templates
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.nats.columns import Ints
-from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, header_lines, join, numbers, size_of
+from penstock.connectors.nats.frames import (
+    Fault,
+    bad_header,
+    bad_subject,
+    bad_value,
+    header_lines,
+    join,
+    numbers,
+    size_of,
+)
 from penstock.contract import Origin
 from penstock.errors import OptionError
 from penstock.record import IN_SQL, is_bytes, is_count, is_headers, is_text
@@ -58,6 +67,9 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
     fault = bad_subject(subject)
     if fault is None and "headers" in names:
         fault = bad_header(batch.column("headers"))
+    for name in ("id", "ttl"):
+        if fault is None and name in names:
+            fault = bad_value(name, batch.column(name).cast(pa.string()))
     if fault is not None:
         raise refuse(origin, first, fault)
     ids = _ids(options, origin, batch, number)
@@ -73,7 +85,7 @@ def too_large(made: Chunk, origin: Origin, limit: int) -> OptionError | None:
         return None
     row = int(np.argmax(sizes > limit))
     why = f"has {int(sizes[row]):,} bytes, headers included, and the server takes {limit:,} (max_payload)"
-    return refuse(origin, int(made.number[0]), Fault(row, why))
+    return refuse(origin, 0, Fault(int(made.number[row]), why))
 
 
 def refuse(origin: Origin, first: int, fault: Fault) -> OptionError:

@@ -61,10 +61,16 @@ def lengths(column: pa.Array) -> Ints:
     return found
 
 
+def _tidy(column: pa.Array) -> pa.Array:
+    """The same lists, with nothing hidden under a null one."""
+    return column.take(pa.array(np.arange(len(column)))) if column.null_count else column
+
+
 def header_lines(column: pa.Array, without: str = "") -> pa.Array:
     """The `headers` of each row as the lines of a block: empty where there are none. `without` those whose key
     matches a regular expression.
     """
+    column = _tidy(column)
     structs, rows = column.flatten(), np.asarray(pc.list_parent_indices(column))
     keys, values = structs.field(0).cast(pa.binary()), pc.fill_null(structs.field(1).cast(pa.binary()), b"")
     if without and len(keys):
@@ -78,6 +84,7 @@ def header_lines(column: pa.Array, without: str = "") -> pa.Array:
 
 def bad_header(column: pa.Array) -> Fault | None:
     """The first row with a header that would break the frame."""
+    column = _tidy(column)
     structs = column.flatten()
     if not len(structs):
         return None
@@ -91,6 +98,17 @@ def bad_header(column: pa.Array) -> Fault | None:
     if name is None or not legal[at].as_py():
         return Fault(row, f"has a header named {name!r}, which is no name: it must be printable, without ':' or space")
     return Fault(row, f"has a line break in the header {name.decode()!r}")
+
+
+def bad_value(name: str, column: pa.Array) -> Fault | None:
+    """The first row whose text in a column cannot be the value of a header."""
+    inner, outer = r"[^\x00-\x1f\x7f]", r"[^\x00-\x20\x7f]"
+    legal = pc.fill_null(pc.match_substring_regex(column, f"^{outer}({inner}*{outer})?$"), True)
+    at = pc.index(legal, False).as_py()
+    if at < 0:
+        return None
+    text = column[at].as_py()[:60]
+    return Fault(at, f"has {text!r} in '{name}', which is empty, has a space around it, or a control character in it")
 
 
 def bad_subject(column: pa.Array) -> Fault | None:

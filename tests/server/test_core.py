@@ -1,0 +1,212 @@
+"""Core NATS: what arrives while a query runs, what is dropped, and what a stream captures."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from jetstream_tools import until
+from proxy import Proxy
+from sink_tools import HEADERS, batch, count
+
+from harness import Admin
+from penstock.connectors.core import CoreNats
+from penstock.connectors.core.source import SHARD, CoreSource
+from penstock.contract import Origin, Receipt
+from penstock.embedded import NatsServer
+from penstock.errors import ConnectError, OptionError
+from penstock.offsets import Position, Range
+
+
+@contextmanager
+def listening(url: str, **options: str) -> Iterator[CoreSource]:
+    source: Any = CoreNats.open_source(CoreNats.parse({"servers": url, **options}))
+    try:
+        source.bounds()
+        yield source
+    finally:
+        source.close()
+
+
+def publish(url: str, rows: pa.RecordBatch, **options: str) -> Receipt:
+    sink: Any = CoreNats.open_sink(CoreNats.parse_sink({"servers": url, **options}), rows.schema)
+    try:
+        receipt: Receipt = sink.write(iter([rows]), Origin("q", 0, 0))
+        return receipt
+    finally:
+        sink.close()
+
+
+def arrived(source: CoreSource, wanted: int) -> list[dict[str, Any]]:
+    """What is held, once that many have come."""
+    first = source.held.first
+    until(lambda: source.bounds()[SHARD].next - first >= wanted)
+    span = Range(SHARD, first, source.bounds()[SHARD].next)
+    return [row for each in source.ship(span) for row in each.to_pylist()]
+
+
+def test_what_is_published_after_the_start_arrives_with_all_its_parts(nats: NatsServer, stream: str) -> None:
+    headers = pa.array([None, [{"key": "k", "value": b"v"}], None], HEADERS)
+    rows = batch([b"a", b"", b"\r\nMSG x 1 0\r\n"], headers=headers, reply=pa.array(["r.1", None, "r.3"]))
+    rows = rows.append_column("subject", pa.array([f"{stream}.a", f"{stream}.b.c", f"{stream}x"]))
+    before = time.time()
+    with listening(nats.url, subjects=f"{stream}.>,{stream}x") as source:
+        assert publish(nats.url, rows) == Receipt(Origin("q", 0, 0), 3, 14)
+        got = arrived(source, 3)
+    assert [row["value"] for row in got] == [b"a", b"", b"\r\nMSG x 1 0\r\n"]
+    assert [row["subject"] for row in got] == [f"{stream}.a", f"{stream}.b.c", f"{stream}x"]
+    assert [row["reply"] for row in got] == ["r.1", None, "r.3"]
+    assert [row["headers"] for row in got] == [None, [{"key": "k", "value": b"v"}], None]
+    assert all(before <= row["timestamp"].timestamp() <= time.time() for row in got)
+
+
+def test_every_message_from_the_confirmed_start_on_arrives(nats: NatsServer, stream: str) -> None:
+    with listening(nats.url, subjects=f"{stream}.>") as source:
+        publish(nats.url, batch(count(0, 50_000)), subject=f"{stream}.x")
+        assert [row["value"] for row in arrived(source, 50_000)] == count(0, 50_000)
+
+
+def test_members_of_a_queue_group_share_the_messages(nats: NatsServer, stream: str) -> None:
+    with (
+        listening(nats.url, subjects=stream, queue="workers") as one,
+        listening(nats.url, subjects=stream, queue="workers") as other,
+    ):
+        publish(nats.url, batch(count(0, 2000)), subject=stream)
+        start = [s.held.first for s in (one, other)]
+        until(lambda: sum(s.held.next for s in (one, other)) - sum(start) == 2000)
+        both = [row["value"] for s in (one, other) for row in arrived(s, 0)]
+    assert sorted(both, key=int) == count(0, 2000)
+
+
+def test_a_batch_is_served_again_until_it_is_committed(nats: NatsServer, stream: str) -> None:
+    with listening(nats.url, subjects=stream) as source:
+        publish(nats.url, batch(count(0, 100)), subject=stream)
+        arrived(source, 100)
+        first = source.held.first
+        span = Range(SHARD, first + 10, first + 60)
+        for _ in range(2):
+            assert [v.as_py() for each in source.ship(span) for v in each["value"]] == count(10, 60)
+        source.commit({SHARD: Position(first + 60)})
+        assert source.bounds()[SHARD].first == first + 60
+        assert source.ship(span) == []
+        assert [row["value"] for row in arrived(source, 40)] == count(60, 100)
+
+
+def test_a_later_run_begins_behind_an_earlier_one_and_says_what_is_gone(
+    nats: NatsServer, stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with listening(nats.url, subjects=stream) as source:
+        publish(nats.url, batch(count(0, 100)), subject=stream)
+        arrived(source, 100)
+        old = Range(SHARD, source.held.first, source.held.next)
+    with listening(nats.url, subjects=stream) as source:
+        assert source.bounds()[SHARD].first > old.end
+        assert source.ship(old) == []
+    assert "100 messages were not committed by an earlier run" in caplog.text
+
+
+def test_what_does_not_fit_is_dropped_counted_and_said_once(
+    nats: NatsServer, stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with listening(nats.url, subjects=stream, maxBufferBytes="20kb") as source:
+        first = source.held.first
+        for _ in range(5):
+            publish(nats.url, batch([b"x" * 1000] * 100), subject=stream)
+        until(lambda: source.held.next - first == 500)
+        held = sum(map(len, source.held.waiting()))
+        assert source.held.dropped == 500 - held > 300
+        assert source.bounds()[SHARD].next - first == 500, "they count in the lag"
+        source.commit({SHARD: Position(source.held.next)})
+        publish(nats.url, batch([b"y"]), subject=stream)
+        until(lambda: source.held.waiting())
+    assert caplog.text.count("messages are dropped") == 1
+
+
+def test_a_lost_connection_is_made_again(nats: NatsServer, stream: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Proxy(nats.port) as proxy, listening(proxy.url, subjects=stream) as source:
+        publish(nats.url, batch([b"before"]), subject=stream)
+        arrived(source, 1)
+        proxy.cut()
+        until(lambda: proxy.connections == 2)
+
+        def comes() -> bool:
+            publish(nats.url, batch([b"after"]), subject=stream)
+            return any(row["value"] == b"after" for row in arrived(source, 1))
+
+        until(comes)
+    assert "what is published until then is not received" in caplog.text
+
+
+def test_a_subject_that_may_not_be_read_or_written_is_said(folder: Path) -> None:
+    may = 'permissions: { publish: ["ok.>"], subscribe: ["ok.>", "_INBOX.>"] }'
+    config = f"authorization {{ users: [ {{ user: u, password: p, {may} }} ] }}"
+    with NatsServer(folder, config=config) as running:
+        who = {"user": "u", "password": "p"}
+        with (
+            pytest.raises(ConnectError, match=r'Permissions Violation for Subscription to "no\.x"'),
+            listening(running.url, subjects="no.x", **who),
+        ):
+            pass
+        with pytest.raises(ConnectError, match=r'Permissions Violation for Publish to "no\.x"'):
+            publish(running.url, batch([b"a"]), subject="no.x", **who)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "nats needs the option 'subjects'"),
+        ({"subjects": ""}, "option 'subjects' must name at least one subject"),
+        ({"subjects": "a.*,a.b"}, "which overlap: messages would come twice"),
+        ({"subjects": "a..b"}, "has 'a..b', which has an empty token"),
+        ({"subjects": "a", "startingOffsets": "earliest"}, "'startingOffsets' needs capture=true"),
+        ({"subjects": "a", "capture": "true", "queue": "q"}, "set 'queue' or 'capture', not both"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        CoreNats.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"subject": pa.array(["a b"])}, r"row 0 of partition 0 of batch 0 has the subject 'a b', which has a space"),
+        ({"subject": pa.array(["a"]), "reply": pa.array(["*"])}, "row 0 .* which has a wildcard"),
+        ({"subject": pa.array(["a"]), "id": pa.array(["1"])}, "nats would drop the column 'id'"),
+    ],
+)
+def test_rows_that_cannot_be_sent_are_refused(nats: NatsServer, columns: dict[str, pa.Array], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        publish(nats.url, batch([b"a"], **columns))
+
+
+def captured(url: str, **options: str) -> Any:
+    return CoreNats.open_source(CoreNats.parse({"servers": url, "capture": "true", **options}))
+
+
+def test_captured_messages_can_be_read_again(admin: Admin, nats: NatsServer, stream: str) -> None:
+    options = {"subjects": f"{stream}.>", "captureStream": stream, "captureMaxAge": "10m", "captureStorage": "memory"}
+    captured(nats.url, **options).close()
+    config = admin.calls.call(f"STREAM.INFO.{stream}")["config"]
+    assert (config["subjects"], config["max_age"], config["storage"]) == ([f"{stream}.>"], 600_000_000_000, "memory")
+    publish(nats.url, batch(count(0, 100)), subject=f"{stream}.x")
+    for _ in range(2):
+        source = captured(nats.url, **options)
+        bound = source.bounds()[stream]
+        rows = [r for b in source.read(Range(stream, bound.first, bound.next, bound.epoch)) for r in b.to_pylist()]
+        source.close()
+        assert [row["value"] for row in rows] == count(0, 100)
+    assert CoreNats.columns(CoreNats.parse({"subjects": "a", "capture": "true"})).names[3:5] == ["stream", "sequence"]
+
+
+def test_a_stream_that_takes_the_subjects_is_used(admin: Admin, nats: NatsServer, stream: str) -> None:
+    admin.create(stream)
+    source = captured(nats.url, subjects=f"{stream}.a.>,{stream}.b")
+    assert list(source.bounds()) == [stream]
+    source.close()
+    admin.create(f"{stream}P", f"{stream}P.a")
+    with pytest.raises(OptionError, match=rf"stream '{stream}P' takes a part of '{stream}P\.>'"):
+        captured(nats.url, subjects=f"{stream}P.>")
