@@ -1,11 +1,18 @@
-"""The main job on one machine: made-up orders in an embedded server, a Spark query over them, and the proof."""
+"""The main job on one machine: made-up orders in an embedded server, a Spark query that writes their sums back, killed
+in the middle and started again, and the proof that no order was lost or counted twice.
+"""
 
 import json
 import logging
+import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +25,13 @@ from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats.client import Connection
 from penstock.embedded import NatsServer
 from penstock.errors import ProtocolError
+from penstock.peek import newest
 from penstock.session import local_session, require_java
 
-STREAM = "ORDERS"
+STREAM, RESULTS = "ORDERS", "ORDERS_BY_WINDOW"
 REGIONS = ("eu", "us", "ap", "sa")
 WINDOW = "5 seconds"
+BATCHES = 5
 
 
 def run(console: Console, records: int, master: str) -> None:
@@ -30,36 +39,36 @@ def run(console: Console, records: int, master: str) -> None:
     require_java()
     logging.getLogger("penstock").setLevel(logging.ERROR)
     bar = Progress(
-        TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, NatsServer(Path(folder) / "nats") as server:
         console.print(f"nats-server runs on {server.url}, with its data in {folder}", highlight=False)
         with bar as progress:
             task = progress.add_task("publishing orders", total=records)
             publish(server.url, records, lambda done: progress.update(task, completed=done))
-            starting = progress.add_task("starting Spark", total=1)
-            spark = local_session("penstock-demo", master, quiet=True, conf={"spark.sql.shuffle.partitions": "4"})
-            progress.update(starting, completed=1)
-            reading = progress.add_task("reading with Spark", total=records)
-            try:
-                result = read(spark, server.url, Path(folder), lambda done: progress.update(reading, completed=done))
-            finally:
-                spark.stop()
-    shown = Table("window", "region", "orders", "amount", title="orders by window and region")
-    for window, region, orders, amount in result["windows"]:
-        shown.add_row(f"{window:%H:%M:%S}", region, f"{orders:,}", f"{amount:,.2f}")
+            _prepare(server.url)
+            job = _Job(server.url, Path(folder), master, records)
+            task = progress.add_task("Spark, killed in the middle", total=records)
+            job.run(lambda done: progress.update(task, completed=done), kill_in=BATCHES // 2 + 1)
+            task = progress.add_task("Spark, started again", total=records)
+            job.run(lambda done: progress.update(task, completed=done))
+        results = _results(server.url)
+    shown = Table("window", "region", "orders", "amount", title=f"stream {RESULTS}, written by Spark")
+    for row in results:
+        at = datetime.fromtimestamp(row["window"], UTC)
+        shown.add_row(f"{at:%H:%M:%S}", row["region"], f"{row['orders']:,}", f"{row['amount']:,.2f}")
     console.print(shown)
-    twice = result["rows"] - result["distinct"]
-    console.print(f"{records:,} published, {result['distinct']:,} read, {twice:,} twice", style="bold", highlight=False)
-    if result["distinct"] != records or twice:
-        raise ProtocolError("the demo did not read every order exactly once")
+    counted = sum(row["orders"] for row in results)
+    once = {(row["window"], row["region"]): row["orders"] for row in results}
+    twice = counted - sum(once.values())
+    console.print(f"{records:,} published, {counted - twice:,} read, {twice:,} twice", style="bold", highlight=False)
+    if counted != records or twice:
+        raise ProtocolError("the demo did not count every order exactly once")
 
 
 def publish(url: str, records: int, progress: Callable[[int], None] = lambda done: None) -> None:
     """Make the stream and fill it, a thousand orders to a write; the stream itself says how many it has."""
-    options = JetStreamOptions.parse("jetstream", {"servers": url, "stream": STREAM})
-    connection = Connection(options)
-    calls = Calls(connection, options)
+    connection, calls = _connect(url)
     calls.call(
         f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["orders.>"], "storage": "file", "allow_direct": True}
     )
@@ -85,42 +94,111 @@ def publish(url: str, records: int, progress: Callable[[int], None] = lambda don
     connection.close()
 
 
-def read(spark: Any, url: str, folder: Path, progress: Callable[[int], None]) -> dict[str, Any]:
-    """Aggregate the stream by window in micro-batches with a checkpoint, and count every order once."""
+def _connect(url: str) -> tuple[Connection, Calls]:
+    options = JetStreamOptions.parse("jetstream", {"servers": url, "stream": STREAM})
+    connection = Connection(options)
+    return connection, Calls(connection, options)
+
+
+def _prepare(url: str) -> None:
+    """A stream for the results, and an order far in the future: it closes the windows of all others."""
+    connection, calls = _connect(url)
+    calls.call(f"STREAM.CREATE.{RESULTS}", {"name": RESULTS, "subjects": ["sums.>"], "allow_direct": True})
+    calls.publish("orders.end", json.dumps({"id": -1, "amount": 0, "at": time.time() + 86_400}).encode())
+    connection.close()
+
+
+def _results(url: str) -> list[dict[str, Any]]:
+    """Every message of the second stream, as it is there."""
+    from penstock.connectors.jetstream import JetStream
+
+    rows = newest(JetStream, {"servers": url, "stream": RESULTS}, 10_000)
+    return sorted((json.loads(row["value"]) for row in rows), key=lambda row: (row["window"], row["region"]))
+
+
+class _Job:
+    """The Spark program, in a process of its own that can be killed."""
+
+    def __init__(self, url: str, folder: Path, master: str, records: int):
+        self.checkpoint, self.log = folder / "checkpoint", folder / "spark.log"
+        self.records = records
+        self.told = {"url": url, "checkpoint": str(self.checkpoint), "master": master, "limit": records // BATCHES + 1}
+
+    def run(self, progress: Callable[[int], None], kill_in: int | None = None) -> None:
+        """Until it ends, or to the middle of a batch."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.demo", json.dumps(self.told)],
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        try:
+            while process.poll() is None:
+                time.sleep(0.02)
+                progress(min(self._position(), self.records))
+                if kill_in is not None and self._is_in(kill_in):
+                    return
+        finally:
+            if process.poll() is None:  # Spark's JVM and Python workers too
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        progress(min(self._position(), self.records))
+        if process.returncode:
+            raise ProtocolError(f"the Spark program failed:\n{self.log.read_text()[-2000:]}")
+
+    def _is_in(self, batch: int) -> bool:
+        planned, done = self.checkpoint / "offsets" / str(batch), self.checkpoint / "commits" / str(batch)
+        return planned.exists() and not done.exists()
+
+    def _position(self) -> int:
+        """How many orders the last planned batch reaches."""
+        planned = sorted((int(p.name) for p in self.checkpoint.glob("offsets/*") if p.name.isdigit()), reverse=True)
+        if not planned:
+            return 0
+        lines = (self.checkpoint / "offsets" / str(planned[0])).read_text().splitlines()
+        try:
+            return int(json.loads(lines[-1])["next"][STREAM]) - 1
+        except (IndexError, ValueError, KeyError):  # it is being written just now
+            return 0
+
+
+def _spark_program(told: dict[str, Any]) -> None:
+    """Sums by window and region, written to the second stream as each window closes."""
     from pyspark.sql import functions as f
 
+    spark = local_session("penstock-demo", told["master"], quiet=True, conf={"spark.sql.shuffle.partitions": "2"})
     orders = (
         spark.readStream.format("jetstream")
-        .option("servers", url)
+        .option("servers", told["url"])
         .option("stream", STREAM)
         .option("startingOffsets", "earliest")
-        .option("maxRecordsPerTrigger", 25_000)
+        .option("maxRecordsPerTrigger", told["limit"])
         .load()
         .select(
             f.from_json(f.col("value").cast("string"), "id LONG, amount DOUBLE, at DOUBLE").alias("o"),
             f.split("subject", "\\.")[1].alias("region"),
         )
-        .groupBy(f.window(f.timestamp_seconds("o.at"), WINDOW).alias("window"), "region")
-        .agg(f.count("o.id").alias("orders"), f.sum("o.amount").alias("amount"), f.collect_set("o.id").alias("ids"))
+        .select(f.timestamp_seconds("o.at").alias("at"), "region", "o.amount")
+    )
+    sums = (
+        orders.withWatermark("at", "0 seconds")
+        .groupBy(f.window("at", WINDOW).alias("w"), "region")
+        .agg(f.count("*").alias("orders"), f.sum("amount").alias("amount"))
+        .select(
+            f.to_json(f.struct(f.unix_seconds("w.start").alias("window"), "region", "orders", "amount")).alias("value"),
+            "region",
+        )
     )
     query = (
-        orders.writeStream.format("memory")
-        .queryName("orders_by_window")
-        .outputMode("complete")
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        sums.writeStream.format("jetstream")
+        .option("servers", told["url"])
+        .option("subject", "sums.{region}")
+        .option("checkpointLocation", told["checkpoint"])
         .trigger(availableNow=True)
         .start()
     )
-    while query.isActive:
-        query.awaitTermination(1)
-        progress(sum(p.numInputRows for p in query.recentProgress))
     query.awaitTermination()
-    progress(sum(p.numInputRows for p in query.recentProgress))
-    windows = spark.sql(
-        "SELECT window.start, region, orders, amount, size(ids) FROM orders_by_window ORDER BY window.start, region"
-    ).collect()
-    return {
-        "rows": sum(row[2] for row in windows),
-        "distinct": sum(row[4] for row in windows),
-        "windows": [tuple(row)[:4] for row in windows],
-    }
+    spark.stop()
+
+
+if __name__ == "__main__":
+    _spark_program(json.loads(sys.argv[1]))

@@ -71,6 +71,8 @@ class Proxy:
                 self.connections += 1
                 try:
                     upstream = socket.create_connection(("127.0.0.1", self.target), timeout=5)
+                    for end in (client, upstream):  # a bad network, but no slower than it must be
+                        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 except OSError:
                     _end(client)
                     continue

@@ -39,22 +39,28 @@ def test_rows_are_stored_in_order_with_a_receipt(
 @all_modes
 def test_every_row_has_the_id_of_its_place(admin: Admin, nats: NatsServer, stream: str, mode: str) -> None:
     subject = made(admin, stream, mode)
-    write(nats.url, batches(1500), subject=subject)
+    write(nats.url, batches(1500), subject=subject, publishMode=mode)
     ids = [headers["Nats-Msg-Id"].decode() for _, _, headers in stored(admin, stream)]
     assert ids == [f"0b9e4a2c/3/1/{row}" for row in range(1500)]
 
 
 @pytest.mark.parametrize(
-    ("mode", "way"), [("pipelined", "pipelined"), ("atomic", "atomic"), ("fast", "fast")], ids=lambda x: str(x)
+    ("mode", "storage", "way"),
+    [
+        ("pipelined", "file", "pipelined"),
+        ("atomic", "memory", "atomic"),
+        ("atomic", "file", "pipelined"),
+        ("fast", "file", "fast"),
+    ],
 )
 def test_auto_takes_the_best_way_that_the_stream_allows(
-    admin: Admin, nats: NatsServer, stream: str, mode: str, way: str, monkeypatch: pytest.MonkeyPatch
+    admin: Admin, nats: NatsServer, stream: str, mode: str, storage: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = []
     for name in FLAGS:
         original = getattr(publish, name)
         monkeypatch.setattr(publish, name, lambda *a, f=original, n=name: taken.append(n) or f(*a))
-    write(nats.url, batches(50), subject=made(admin, stream, mode))
+    write(nats.url, batches(50), subject=made(admin, stream, mode, storage=storage))
     assert taken == [way]
 
 
@@ -78,7 +84,7 @@ def test_headers_ids_and_bodies_of_every_kind_arrive_as_they_are(
         [None, [{"key": "A", "value": b"1"}, {"key": "A", "value": b""}], [], [{"key": "b", "value": None}]], HEADERS
     )
     ids = pa.array(["mine-1", None, "mine-3", None])
-    write(nats.url, [batch(values, headers=headers, id=ids)], subject=subject)
+    write(nats.url, [batch(values, headers=headers, id=ids)], subject=subject, publishMode=mode)
     rows = stored(admin, stream)
     assert [body for _, body, _ in rows] == values
     assert [h["Nats-Msg-Id"] for _, _, h in rows] == [b"mine-1", b"0b9e4a2c/3/1/1", b"mine-3", b"0b9e4a2c/3/1/3"]
@@ -133,7 +139,7 @@ def test_one_task_writes_to_several_streams(admin: Admin, nats: NatsServer, stre
     admin.create(f"{stream}A", f"{stream}.a.>", **FLAGS[mode])
     admin.create(f"{stream}B", f"{stream}.b.>", **FLAGS[mode])
     subjects = pa.array([f"{stream}.{'ab'[i % 2]}.{i % 7}" for i in range(2000)])
-    receipt = write(nats.url, [batch(count(0, 2000), subject=subjects)])
+    receipt = write(nats.url, [batch(count(0, 2000), subject=subjects)], publishMode=mode)
     assert bodies(admin, f"{stream}A") == [b"%d" % i for i in range(0, 2000, 2)]
     assert bodies(admin, f"{stream}B") == [b"%d" % i for i in range(1, 2000, 2)]
     assert receipt.spans == {f"{stream}A": (1, 1000), f"{stream}B": (1, 1000)}
@@ -265,7 +271,7 @@ def test_a_full_stream_stops_the_task_and_says_what_was_written(
     with pytest.raises(
         ConnectError, match=rf"row \d+ .* maximum messages exceeded .*Make room.*written to '{stream}' up to"
     ):
-        write(nats.url, batches(4000), subject=subject)
+        write(nats.url, batches(4000), subject=subject, publishMode=mode)
     got = bodies(admin, stream)
     assert got == count(0, len(got))
     admin.calls.call(

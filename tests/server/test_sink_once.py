@@ -26,6 +26,8 @@ WINDOW = 0.1  # seconds, the shortest that a server allows
 
 
 def made(admin: Admin, stream: str, mode: str = "pipelined", window: float = WINDOW, **config: Any) -> str:
+    """A stream on which the sink takes the way `mode` by itself."""
+    config |= {"storage": "memory"} if mode == "atomic" else {}
     admin.create(stream, duplicate_window=int(window * 1e9), **FLAGS[mode], **config)
     return f"{stream}.x"
 
@@ -294,7 +296,8 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
     folder: Path, mode: str, window: float
 ) -> None:
     with server(folder) as (running, admin):
-        subject = made(admin, "S", mode, window)
+        admin.create("S", duplicate_window=int(window * 1e9), **FLAGS[mode])
+        subject = "S.x"
 
         def killing() -> Iterator[pa.RecordBatch]:
             for i, each in enumerate(batches(6000)):
@@ -303,7 +306,8 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
                     threading.Timer(0.4, running.start).start()
                 yield each
 
-        write(running.url, killing(), subject=subject, connectTimeout="1s", requestTimeout="2s")
+        patience = {"connectTimeout": "1s", "requestTimeout": "2s"}
+        write(running.url, killing(), subject=subject, publishMode=mode, **patience)
         time.sleep(0.5)
         again = Admin(running.url)
         assert bodies(again, "S") == count(0, 6000)

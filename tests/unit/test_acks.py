@@ -163,3 +163,53 @@ def test_answers_are_told_apart_by_the_place_of_their_row_whatever_its_number() 
     found = acks.read(received(given_), numbers)
     assert found.rows.tolist() == [10**12, 7]
     assert found.refused == [Refusal(5, 10071, "")]
+
+
+# In a row
+
+
+def as_bytes(answers: Sequence[tuple[int, bytes]]) -> bytes:
+    return b"".join(b"MSG _INBOX.x9.%d %d %d\r\n%s\r\n" % (row, SID, len(body), body) for row, body in answers)
+
+
+@given(answers(st.just("ORDERS"), plain=True), st.integers(0, 40))
+def test_answers_in_a_row_are_counted_or_left_to_be_read(given_: list[tuple[int, bytes]], more: int) -> None:
+    """Whatever it takes, it takes as it is; what it does not, `read` does."""
+    received_ = as_bytes(given_)
+    rest = as_bytes([(given_[-1][0] + 1, b'{"stream":"ORDERS","seq":99999999999}')])[:more]
+    found = acks.in_a_row(received_ + rest, b"_INBOX.x9.", SAME)
+    in_order = [row for row, _ in given_] == list(range(given_[0][0], given_[0][0] + len(given_)))
+    if found is not None:
+        assert in_order
+        assert comparable(found[0]) == comparable(slowly(given_))
+        assert found[1] == len(received_)
+
+
+@pytest.mark.parametrize("cut", range(60))
+def test_rows_that_follow_each_other_are_counted_wherever_the_bytes_end(cut: int) -> None:
+    given_ = [(i, b'{"stream":"S", "seq":%d}' % (i + 5)) for i in range(7, 20)]
+    whole, last = as_bytes(given_), as_bytes([(20, b'{"stream":"S", "seq":25}')])
+    found = acks.in_a_row(whole + last[:cut], b"_INBOX.x9.", SAME)
+    assert found is not None
+    complete = cut >= len(last)
+    assert found[0].rows.tolist() == list(range(7, 21 if complete else 20))
+    assert found[0].spans == {"S": (12, 25 if complete else 24)}
+    assert found[1] == len(whole) + (len(last) if complete else 0)
+
+
+@pytest.mark.parametrize(
+    "received_",
+    [
+        b"",
+        b"PING\r\n",
+        as_bytes([(0, b'{"stream":"S","seq":1}'), (2, b'{"stream":"S","seq":2}')]),
+        as_bytes([(0, b'{"stream":"S","seq":1}'), (1, b'{"stream":"T","seq":2}')]),
+        as_bytes([(0, b'{"stream":"S","seq":1}'), (1, b'{"stream":"S","seq":2,"duplicate":true}')]),
+        as_bytes([(0, b'{"error":{"err_code":1}}'), (1, b'{"error":{"err_code":1}}')]),
+        as_bytes([(0, b'{"stream":"S","seq":1}')]) + b"PING\r\n+OK\r\n",
+        as_bytes([(0, b'{"stream":"S","seq":1}')]) + b"MSG other 3 2\r\nhi\r\n",
+        b"MSG other 3 2\r\nhi\r\n" + as_bytes([(0, b'{"stream":"S","seq":1}')]),
+    ],
+)
+def test_whatever_is_not_in_a_row_is_left_to_be_read(received_: bytes) -> None:
+    assert acks.in_a_row(received_, b"_INBOX.x9.", SAME) is None

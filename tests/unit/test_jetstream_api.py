@@ -197,6 +197,7 @@ def test_what_stream_info_tells() -> None:
         last_time=1_794_746_096_789_012,
         duplicate_window=0.0,
         replicas=1,
+        in_memory=False,
         allow_atomic=False,
         allow_batched=False,
         one_per_subject=False,

@@ -80,6 +80,44 @@ def read(messages: Messages, numbers: Ints) -> Acks:
     return acks
 
 
+def in_a_row(data: bytes, prefix: bytes, numbers: Ints) -> tuple[Acks, int] | None:
+    """The answers in `data`, where all is as it nearly always is: rows in a row, all stored, in one stream.
+
+    Then counting is enough, and the first and the last answer tell the rest; also how many bytes that were. None
+    where anything is otherwise, for `read` to look at each.
+    """
+    start = b"MSG " + prefix
+    lines = data.count(b"\r\n")
+    if not data.startswith(start) or lines < 2:
+        return None
+    end = len(data) if data.endswith(b"\r\n") else data.rfind(b"\r\n") + 2
+    if lines % 2:  # behind the last answer, the control line of one that is still to come
+        end = data.rfind(b"\r\n", 0, end - 2) + 2
+    count = lines // 2
+    last, sequence = data.rfind(start, 0, end), data.find(b'"seq":')
+    if sequence < 0:
+        return None
+    a, b = _answer_at(data, 0, len(start)), _answer_at(data, last, len(start))
+    alike = data[: sequence + 6].rpartition(b"\r\n")[2]
+    if (
+        b[0] - a[0] + 1 != count
+        or data.count(b"\n" + start, 0, end) + 1 != count
+        or data.count(alike, 0, end) != count
+        or data.find(b'"error"', 0, end) >= 0
+        or data.find(b'"duplicate"', 0, end) >= 0
+    ):
+        return None
+    first_body, last_body = parse(a[1]), parse(b[1])
+    low, high = sorted((first_body["seq"], last_body["seq"]))
+    return Acks(numbers[a[0] : b[0] + 1], {first_body["stream"]: (low, high)}), end
+
+
+def _answer_at(data: bytes, at: int, skip: int) -> tuple[int, bytes]:
+    """The place of the row, and the body, of the answer at `at`."""
+    line, body = data[at : data.index(b"\r\n", data.index(b"\r\n", at) + 2)].split(b"\r\n")
+    return int(line[skip:].split(b" ", 1)[0]), body
+
+
 def parse(body: bytes) -> dict[str, Any]:
     """One answer."""
     answer: dict[str, Any] = json.loads(body)

@@ -48,6 +48,7 @@ class StreamInfo:
     last_time: int  # microseconds
     duplicate_window: float  # seconds
     replicas: int
+    in_memory: bool
     allow_atomic: bool
     allow_batched: bool
     one_per_subject: bool  # a second message on a subject is refused, for ever
@@ -78,6 +79,7 @@ class StreamInfo:
             last_time=micros(state["last_ts"]),
             duplicate_window=config.get("duplicate_window", 0) / 1e9,
             replicas=config.get("num_replicas", 1),
+            in_memory=config.get("storage") == "memory",
             allow_atomic=bool(config.get("allow_atomic")),
             allow_batched=bool(config.get("allow_batched")),
             one_per_subject=bool(config.get("discard_new_per_subject")) and config.get("max_msgs_per_subject") == 1,

@@ -78,6 +78,16 @@ def pipelined(connection: Connection, chunk: Chunk, window: int, timeout: float,
     at, data = offsets(out), memoryview(out.buffers()[2])
     done = Acks(acks.nothing())
     sent, answered, total = 0, 0, len(chunk)
+
+    def quick(received: bytes) -> int:
+        nonlocal answered
+        found = acks.in_a_row(received, prefix, chunk.number)
+        if found is None:
+            return 0
+        answered += len(found[0].rows)
+        done.add(found[0], chunk.mark)
+        return found[1]
+
     while True:
         while sent < total and (sent == answered or sent + STEP - answered <= window):
             if sent and not go_on():
@@ -88,7 +98,7 @@ def pipelined(connection: Connection, chunk: Chunk, window: int, timeout: float,
             sent = high
         if sent == answered:
             break
-        scan = connection.receive(sid, linger=False, kind="reply", timeout=timeout)
+        scan = connection.receive(sid, linger=False, kind="reply", timeout=timeout, quick=quick)
         if scan.messages is not None:
             answered += len(scan.messages)
             done.add(acks.read(scan.messages, chunk.number), chunk.mark)

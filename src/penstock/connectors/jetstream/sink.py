@@ -185,8 +185,8 @@ class _Task:
         asked, version = self.options.publish_mode, calls.connection.version()
         if asked == "pipelined":
             return asked
+        infos = [targets.streams[name] for name in names]
         for mode, flag, since in (("fast", "allow_batched", (2, 14)), ("atomic", "allow_atomic", (2, 12))):
-            infos = [targets.streams[name] for name in names]
             if asked == mode and (version < since or not all(getattr(info, flag) for info in infos)):
                 raise OptionError(
                     f"publishMode={mode} needs nats-server {since[0]}.{since[1]} and {flag} on stream "
@@ -194,7 +194,9 @@ class _Task:
                 )
             alone = len(names) == 1 and not infos[0].one_per_subject and not chunk.conditional
             alone &= self.guard is None or targets.window >= LEAST_WINDOW
-            if asked in ("auto", mode) and version >= since and alone and getattr(infos[0], flag):
+            # A stream on disk stages atomic batches there first, and takes 0.6 of the rows that it takes one by one.
+            suits = mode == "fast" or asked == mode or infos[0].in_memory
+            if asked in ("auto", mode) and version >= since and alone and suits and getattr(infos[0], flag):
                 return mode
         return "pipelined"
 

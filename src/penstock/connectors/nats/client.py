@@ -164,12 +164,21 @@ class Connection:
         self.publish(subject)
 
     def receive(
-        self, sid: int, *, linger: bool, kind: wire.Kind = "delivery", timeout: float | None = None
+        self,
+        sid: int,
+        *,
+        linger: bool,
+        kind: wire.Kind = "delivery",
+        timeout: float | None = None,
+        quick: Callable[[bytes], int] | None = None,
     ) -> wire.Scan:
-        """What came for `sid` and others: at least one frame. `linger` waits for a fuller buffer while more comes."""
+        """What came for `sid` and others: at least one frame. `linger` waits for a fuller buffer while more comes.
+
+        `quick` sees the bytes first, and says how many of them it has dealt with; then there is nothing more to see.
+        """
         limit = timeout or self.options.request_timeout
         try:
-            return self._take(time.monotonic() + limit, linger=linger, sid=sid, kind=kind)
+            return self._take(time.monotonic() + limit, linger=linger, sid=sid, kind=kind, quick=quick)
         except TimeoutError:
             raise Disconnected(f"{self._at} sent nothing for {limit:g}s, with messages due") from None
 
@@ -198,9 +207,20 @@ class Connection:
                     self.send(b"PING\r\n")
         raise Disconnected(f"{self._at} did not answer a PING")
 
-    def _take(self, deadline: float, *, linger: bool, sid: int = 0, kind: wire.Kind = "delivery") -> wire.Scan:
+    def _take(
+        self,
+        deadline: float,
+        *,
+        linger: bool,
+        sid: int = 0,
+        kind: wire.Kind = "delivery",
+        quick: Callable[[bytes], int] | None = None,
+    ) -> wire.Scan:
         while True:
             self._fill(deadline, linger)
+            if quick is not None and (used := quick(bytes(self._buffer[: self._size]))):
+                self._used = used
+                return wire.Scan(None, [], used)
             small = self._size < 4096
             try:
                 scan = wire.scan(self._buffer, self._size, sid=sid, kind=kind, vectors=self._vectors and not small)
