@@ -1,4 +1,4 @@
-"""Writing JetStream and Core NATS: against a raw socket with the same frames, nats-py, and each way against the others."""
+"""Writing JetStream and Core NATS: beside a raw socket with the same frames, nats-py, and one way beside the other."""
 
 import asyncio
 import multiprocessing

@@ -1,6 +1,7 @@
 """Runs the scenarios and writes their results: `make bench`. ONLY=... chooses parts, COUNT=... the messages."""
 
 import jetstream
+import jetstream_write
 import plots
 from measure import save
 
@@ -8,3 +9,4 @@ if __name__ == "__main__":
     result = jetstream.main()
     save("jetstream-read", result)
     plots.draw(result)
+    save("jetstream-write", jetstream_write.main())

@@ -46,10 +46,31 @@ def comparison_table() -> str:
     return "\n".join(["| beside | its messages/s | Penstock into Spark, times that |", "|---|---|---|", *lines])
 
 
+def writing_table() -> str:
+    """The figures of the last benchmark of the sinks, as ratios."""
+    file = ROOT / "bench" / "results" / "jetstream-write.json"
+    if not file.exists():
+        return "Not measured yet."
+    r = json.loads(file.read_text())
+    rows = [
+        ("a raw socket with the same frames, acks counted", r["raw"], r["of_raw"]),
+        ("nats-py, `publish` and wait", r["nats_py"], r["times_nats_py"]),
+        ("itself, one by one: atomic batches", r["pipelined"], r["atomic_of_pipelined"]),
+        ("itself, one by one: fast ingest", r["pipelined"], r["fast_of_pipelined"]),
+        ("the slower half of reading and writing: both at once", r["write_half"], r["through_of_slower_half"]),
+    ]
+    lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
+    return "\n".join(["| beside | its rows/s | Spark to JetStream, times that |", "|---|---|---|", *lines])
+
+
 def pages() -> dict[Path, dict[str, str]]:
     """Which page has which generated part."""
     found: dict[Path, dict[str, str]] = {
-        ROOT / "README.md": {"guarantees": guarantee_table(), "comparison": comparison_table()}
+        ROOT / "README.md": {
+            "guarantees": guarantee_table(),
+            "comparison": comparison_table(),
+            "writing": writing_table(),
+        }
     }
     for name in FORMATS:
         reads, writes = connector(name).options_type, connector(name).sink_options_type

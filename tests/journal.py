@@ -4,16 +4,17 @@ A shard is a sub-folder with the files `epoch`, `first` (a number) and `rows` (a
 a tab, the value). Everything a query does to it is noted in the file `calls`.
 """
 
+import fcntl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.contract import ReadOptions, Source
+from penstock.contract import Origin, ReadOptions, Receipt, Sink, Source, WriteOptions
 from penstock.errors import OptionError
 from penstock.offsets import Bound, Bounds, Offsets, Range
 from penstock.options import option
-from penstock.record import HEADERS, columns
+from penstock.record import HEADERS, accept, columns, is_bytes
 from penstock.spark import Connector
 
 
@@ -75,13 +76,51 @@ class JournalSource:
             file.write(call + "\n")
 
 
+class JournalSinkOptions(WriteOptions):
+    directory: Path = option(doc="Folder of the log.")
+    shard: str = option("out", doc="Shard to write to.")
+
+
+class JournalSink:
+    """Appends to a shard. The names of the rows that are there lie beside them, which is how it knows them again."""
+
+    def __init__(self, options: JournalSinkOptions, columns: pa.Schema):
+        accept("journal", columns, {"value": is_bytes})
+        self.folder, self.once = options.directory / options.shard, options.delivery == "exactly_once"
+
+    def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
+        rows = known = 0
+        with (self.folder / "rows").open("rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            names = (self.folder / "names").read_text().splitlines() if (self.folder / "names").exists() else []
+            there = set(names) if self.once else set()
+            file.seek(0, 2)
+            for batch in batches:
+                for value in batch.column("value").cast(pa.binary()).to_pylist():
+                    name, rows = f"{origin.id}{rows}", rows + 1
+                    if name in there:
+                        known += 1
+                        continue
+                    file.write(b"%d\t%s\n" % (1_800_000_000_000_000, value))
+                    with (self.folder / "names").open("a") as listed:
+                        listed.write(name + "\n")
+        return Receipt(origin, rows, known=known)
+
+    def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class Journal(Connector):
     """A folder of files."""
 
     format = "journal"
     options_type = JournalOptions
+    sink_options_type = JournalSinkOptions
     replayable = True
-    exactly_once = False
+    exactly_once = True
 
     @classmethod
     def columns(cls, options: JournalOptions) -> pa.Schema:
@@ -90,6 +129,10 @@ class Journal(Connector):
     @classmethod
     def open_source(cls, options: JournalOptions) -> Source:
         return JournalSource(options, cls.columns(options))
+
+    @classmethod
+    def open_sink(cls, options: JournalSinkOptions, columns: pa.Schema) -> Sink:
+        return JournalSink(options, columns)
 
 
 class JournalLog:
@@ -123,6 +166,16 @@ class JournalLog:
 
     def options(self) -> dict[str, str]:
         return {"directory": str(self.folder)}
+
+    def target(self) -> dict[str, str]:
+        """The options to write to a shard of its own."""
+        if not (self.folder / "out").exists():
+            self.make("out")
+        return {"directory": str(self.folder), "shard": "out"}
+
+    def written(self) -> list[str]:
+        """The values that are there, in order."""
+        return [line.partition("\t")[2] for line in (self.folder / "out" / "rows").read_text().splitlines()]
 
     def calls(self) -> list[str]:
         file = self.folder / "calls"

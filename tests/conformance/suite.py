@@ -1,7 +1,8 @@
-"""One suite for every connector that can be read: subclass it, name the connector, and give it a `log`.
+"""Two suites, for connectors that can be read and that can be written: subclass, name the connector, give a `log`.
 
 A log has make(shard), append(shard, values), trim(shard, count), delete(shard) and options(), which
-must read every shard whose name begins with 'shard'.
+must read every shard whose name begins with 'shard'. To be written, it has target(), the options of a place to
+write to, and written(), the values that are there.
 """
 
 import json
@@ -14,6 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from journal import Journal, JournalLog
 from penstock.contract import ReadOptions
 from penstock.options import table
 
@@ -236,3 +238,81 @@ class Conformance:
         assert all(doc for _, _, doc in table(self.connector.options_type))
         assert self.connector.replayable
         assert isinstance(self.connector.exactly_once, bool)
+
+
+class WriteConformance:
+    connector: ClassVar[Any]
+
+    @pytest.fixture
+    def log(self) -> Any:
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _prepare_to_write(self, spark: SparkSession, tmp_path: Path, log: Any) -> None:
+        spark.dataSource.register(self.connector)
+        spark.dataSource.register(Journal)
+        self.spark, self.folder, self.log = spark, tmp_path, log
+        self.source = JournalLog(tmp_path / "source")
+        self.source.make("shard")
+
+    def run(self, **options: Any) -> list[Any]:
+        """One AvailableNow run from a journal into the connector; its batches with rows."""
+        rows = self.spark.readStream.format("journal").options(
+            **self.source.options(), startingOffsets="earliest", maxRecordsPerTrigger=100, minPartitions=3
+        )
+        query = (
+            rows.load()
+            .select("value")
+            .writeStream.format(self.connector.format)
+            .options(**self.log.target(), **options)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [p for p in query.recentProgress if p.numInputRows]
+
+    def forget_the_last_commit(self) -> None:
+        """As if Spark had died after the sink was done and before it noted so."""
+        commits = self.folder / "checkpoint" / "commits"
+        last = max(int(p.name) for p in commits.iterdir() if p.name.isdigit())
+        for file in (commits / str(last), commits / f".{last}.crc"):
+            file.unlink(missing_ok=True)
+
+    def test_every_row_is_written_and_a_restart_adds_only_what_is_new(self) -> None:
+        self.source.append("shard", [f"v{i}" for i in range(250)])
+        assert len(self.run()) == 3
+        assert sorted(self.log.written()) == sorted(f"v{i}" for i in range(250))
+        self.source.append("shard", [f"v{i}" for i in range(250, 300)])
+        self.run()
+        assert sorted(self.log.written()) == sorted(f"v{i}" for i in range(300))
+
+    def test_a_replayed_batch_leaves_rows_twice_only_where_nothing_else_is_promised(self) -> None:
+        self.source.append("shard", [f"v{i}" for i in range(250)])
+        self.run()
+        for _ in range(2):
+            self.forget_the_last_commit()
+            self.run()
+        assert set(self.log.written()) == {f"v{i}" for i in range(250)}
+        twice = len(self.log.written()) - 250
+        assert twice == 0 if self.connector.exactly_once else twice == 100
+
+    def test_a_single_write_appends(self) -> None:
+        rows = self.spark.range(50, numPartitions=3).selectExpr("concat('w', id) AS value")
+        for _ in range(2):
+            rows.write.format(self.connector.format).options(**self.log.target()).mode("append").save()
+        assert sorted(self.log.written()) == sorted([f"w{i}" for i in range(50)] * 2)
+
+    def test_a_column_that_would_be_dropped_and_an_unknown_option_are_refused(self) -> None:
+        rows = self.spark.range(5).selectExpr("string(id) AS value", "id AS surplus")
+        writer = rows.write.format(self.connector.format).options(**self.log.target()).mode("append")
+        with pytest.raises(PySparkException, match="would drop the column 'surplus'"):
+            writer.save()
+        with pytest.raises(PySparkException, match="unknown option 'xyzzy' for"):
+            rows.drop("surplus").write.format(self.connector.format).options(**self.log.target(), xyzzy=1).mode(
+                "append"
+            ).save()
+        with pytest.raises(PySparkException, match="only appends"):
+            rows.drop("surplus").write.format(self.connector.format).options(**self.log.target()).mode(
+                "overwrite"
+            ).save()

@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 
-from conformance.suite import Conformance
+from conformance.suite import Conformance, WriteConformance
 from harness import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.embedded import NatsServer
+from penstock.offsets import Range
 
 _runs = itertools.count(1)
 
@@ -33,8 +34,31 @@ class JetStreamLog:
     def options(self) -> dict[str, Any]:
         return {"servers": self.server.url, "streamPattern": f"{self.prefix}-.*"}
 
+    def target(self) -> dict[str, Any]:
+        stream = f"{self.prefix}OUT"
+        if self.admin.calls.streams([stream])[stream] is None:
+            # The window is over before Spark can write a batch again: only the ledger helps.
+            self.admin.create(stream, duplicate_window=100_000_000)
+        return {"servers": self.server.url, "subject": f"{stream}.x"}
+
+    def written(self) -> list[str]:
+        stream = f"{self.prefix}OUT"
+        source = JetStream.open_source(JetStream.parse({"servers": self.server.url, "stream": stream}))
+        bound = source.bounds()[stream]
+        batches = list(source.read(Range(stream, bound.first, bound.next, bound.epoch)))
+        source.close()
+        return [value.decode() for batch in batches for value in batch["value"].to_pylist()]
+
 
 class TestJetStream(Conformance):
+    connector = JetStream
+
+    @pytest.fixture
+    def log(self, nats: NatsServer, admin: Admin) -> JetStreamLog:
+        return JetStreamLog(nats, admin)
+
+
+class TestJetStreamWrites(WriteConformance):
     connector = JetStream
 
     @pytest.fixture
