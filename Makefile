@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SPARK42 := .venv-spark42
 
-.PHONY: help setup java demo test test-spark42 check format docs bench clean
+.PHONY: help setup java demo test chaos test-spark42 check format docs bench clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -26,6 +26,11 @@ demo: java ## run the main job on an embedded server
 
 test: java ## run every test
 	$(BIN)/python -m pytest
+
+chaos: ROUNDS ?= 100
+chaos: SEED ?= 1
+chaos: $(VENV)/.ready ## write through random faults: make chaos ROUNDS=1000 SEED=7
+	ROUNDS=$(ROUNDS) SEED=$(SEED) $(BIN)/python -m pytest tests/chaos
 
 test-spark42: java ## run the Spark and conformance tests on Spark 4.2
 	@test -x $(SPARK42)/bin/python || $(PYTHON) -m venv $(SPARK42)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -123,6 +124,27 @@ def test_a_retry_finds_its_rows_in_several_streams(admin: Admin, nats: NatsServe
     both = bodies(admin, f"{stream}A") + bodies(admin, f"{stream}B")
     assert sorted(map(int, both)) == list(range(2000))
     assert bodies(admin, f"{stream}B") == [b"%d" % i for i in range(1000, 2000, 2)]
+
+
+def test_a_twin_that_is_ahead_in_a_stream_met_late_is_seen(admin: Admin, nats: NatsServer, stream: str) -> None:
+    """The first attempt writes to A, a twin to A and B, the window passes, and only then the first comes to B."""
+    for name in "AB":
+        admin.create(f"{stream}{name}", f"{stream}.{name}.>", duplicate_window=int(WINDOW * 1e9))
+    rows = [
+        batch(count(5 * i, 5 * i + 5)).append_column("subject", pa.array([f"{stream}.{name}.x"] * 5))
+        for i, name in enumerate("AB")
+    ]
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        yield rows[0]
+        write(nats.url, rows)
+        sys.__dict__.pop("_penstock_targets", None)  # the twin would be in another process
+        pass_the_window()
+        yield rows[1]
+
+    write(nats.url, overtaken())
+    assert bodies(admin, f"{stream}A") == count(0, 5)
+    assert bodies(admin, f"{stream}B") == count(5, 10)
 
 
 def twins(*attempts: Callable[[], Any]) -> list[BaseException]:
@@ -299,16 +321,20 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
         admin.create("S", duplicate_window=int(window * 1e9), **FLAGS[mode])
         subject = "S.x"
 
+        timers: list[threading.Timer] = []
+
         def killing() -> Iterator[pa.RecordBatch]:
             for i, each in enumerate(batches(6000)):
                 if i in (2, 4):
-                    threading.Timer(0.005, running.kill).start()
-                    threading.Timer(0.4, running.start).start()
+                    for after, what in ((0.005, running.kill), (0.4, running.start)):
+                        timers.append(threading.Timer(after, what))
+                        timers[-1].start()
                 yield each
+                if i in (2, 4):
+                    timers[-1].join()
 
         patience = {"connectTimeout": "1s", "requestTimeout": "2s"}
         write(running.url, killing(), subject=subject, publishMode=mode, **patience)
-        time.sleep(0.5)
         again = Admin(running.url)
         assert bodies(again, "S") == count(0, 6000)
         again.close()

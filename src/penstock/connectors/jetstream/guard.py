@@ -42,7 +42,7 @@ class Guard:
         self.present: dict[bytes, bytes] = {}  # rows that were found, by id: their values
         lasts = {name: info.last for name, info in targets.streams.items()}
         if self.ledger is None:
-            self.claim = Claim(0, time.monotonic(), lasts, 0)
+            self.claim = Claim(0, time.monotonic(), lasts)
         else:
             targets.make_sure_of(self.ledger)
             self.claim = Ledger(calls, self.ledger).claim(origin, lasts)
@@ -63,9 +63,6 @@ class Guard:
 
     def look(self, calls: Calls, targets: Targets) -> None:
         """Know again what is there, where the window is over."""
-        if not self.claim.attempt:  # nothing of this task is older than our first look at a stream
-            for name, info in targets.streams.items():
-                self.behind.setdefault(name, info.last)
         if self.ledger is None or self.done is not None:
             return
         if self.claim.attempt:
@@ -119,8 +116,9 @@ class Guard:
         try:
             source.bounds()
             after = self.behind.get(stream)
-            if after is None:
-                after = source.find(stream, self.claim.time - CLOCK_SLACK) - 1
+            if after is None:  # not known yet when the first note was left, and others may be ahead of us in it
+                began = Ledger(calls, str(self.ledger)).began(self.origin)
+                after = source.find(stream, began - CLOCK_SLACK) - 1
             seen = 0
             for batch in source.read(Range(stream, after + 1, info.last + 1, info.created)):
                 seen += len(batch)

@@ -24,8 +24,7 @@ class Claim:
 
     attempt: int  # 0: nobody has tried before
     since: float  # the monotonic clock: no row of this task was written before
-    at: Mapping[str, int]  # the last sequence of streams then; rows of this task lie behind it
-    time: int  # the same by the server's clock, in microseconds
+    at: Mapping[str, int]  # the last sequence of streams then, as far as known; rows of this task lie behind it
     done: int | None = None  # the rows of this task, where its batch was done before
 
 
@@ -41,7 +40,7 @@ class Ledger:
         sent = time.monotonic()
         mine = self._leave(f"{subject}.0", {"last": dict(last)})
         if mine is not None:
-            return Claim(0, sent, last, 0)
+            return Claim(0, sent, last)
         notes = self._notes(f"{subject}.*")
         while mine is None:
             sent = time.monotonic()
@@ -50,11 +49,15 @@ class Ledger:
         first, own = notes[0], next(note for note in notes if note[0] == mine)
         done = self._done(origin)
         age = (own[1] - first[1]) / 1e6  # both by the clock of the ledger's own server
-        return Claim(len(notes) - 1, sent - age, first[2].get("last", {}), first[1], done)
+        return Claim(len(notes) - 1, sent - age, first[2].get("last", {}), done)
 
     def alone(self, origin: Origin) -> bool:
         """Whether nobody else has tried this task, up to now."""
         return len(self._notes(f"{self._subject(origin)}.*")) == 1
+
+    def began(self, origin: Origin) -> int:
+        """When the first attempt left its note, by the server's clock, in microseconds."""
+        return self._notes(f"{self._subject(origin)}.*")[0][1]
 
     def done(self, query: str, batch: int, rows: Mapping[int, int]) -> None:
         """All rows of a batch are written: note it, and forget the batches before."""
