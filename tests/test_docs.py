@@ -32,9 +32,13 @@ def test_the_first_block_of_the_readme_prints_what_it_says() -> None:
 @pytest.fixture
 def orders(nats: NatsServer, admin: Admin) -> Any:
     admin.create("ORDERS", "orders.>")
+    admin.create("COPIES", "copy.>")
     admin.publish((f"orders.{region}.{i}", b"{}") for i in range(10) for region in ("eu", "us"))
     yield nats
-    admin.delete("ORDERS")
+    for name in ("ORDERS", "COPIES"):
+        admin.delete(name)
+    if admin.calls.streams(["SENSORS"])["SENSORS"] is not None:
+        admin.delete("SENSORS")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -45,7 +49,8 @@ def test_every_block_of_a_page_runs(page: Path, orders: NatsServer, spark: Spark
     ran = 0
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         here = block.replace("nats://127.0.0.1:4222", orders.url).replace("/tmp/", f"{tmp_path}/")
-        here = here.replace('format("jetstream")', f'format("jetstream").option("servers", "{orders.url}")')
+        for name in ("jetstream", "nats"):
+            here = here.replace(f'format("{name}")', f'format("{name}").option("servers", "{orders.url}")')
         if language == "python" and "NatsServer" not in block:
             exec(compile(here, str(page), "exec"), names)
             ran += 1

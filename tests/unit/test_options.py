@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats.client import Address, address
+from penstock.connectors.nats.dial import Address, address
 from penstock.errors import OptionError
 from penstock.options import Options, alias, option, secrets, table
 

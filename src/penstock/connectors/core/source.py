@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from penstock.connectors.core.options import CoreOptions
 from penstock.connectors.nats import headers, wire
-from penstock.connectors.nats.client import OWN, Connection, Disconnected, pause
+from penstock.connectors.nats.client import OWN, Connection, pause
 from penstock.connectors.nats.columns import segments, text
+from penstock.connectors.nats.dial import Disconnected
 from penstock.errors import PenstockError
 from penstock.held import Held
 from penstock.offsets import Bound, Bounds, Offsets, Range

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from penstock.connectors.jetstream import api
 from penstock.connectors.nats import headers, wire
-from penstock.connectors.nats.client import Connection, Disconnected
+from penstock.connectors.nats.client import Connection
+from penstock.connectors.nats.dial import Disconnected
 from penstock.connectors.nats.options import NatsOptions
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
 

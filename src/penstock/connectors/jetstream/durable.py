@@ -16,8 +16,9 @@ from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import wire
-from penstock.connectors.nats.client import Disconnected, pause
+from penstock.connectors.nats.client import pause
 from penstock.connectors.nats.columns import offsets, segments
+from penstock.connectors.nats.dial import Disconnected
 from penstock.connectors.nats.frames import frames
 from penstock.connectors.nats.pool import connect, keep
 from penstock.errors import OptionError, PenstockError

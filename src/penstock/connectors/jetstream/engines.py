@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.nats import headers, wire
-from penstock.connectors.nats.client import Disconnected
+from penstock.connectors.nats.dial import Disconnected
 from penstock.connectors.nats.subjects import as_regex
 from penstock.errors import ConnectError, ProtocolError
 from penstock.offsets import Range

@@ -13,7 +13,8 @@ from typing import Any
 
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import ApiError, Calls
-from penstock.connectors.nats.client import Denied, Disconnected
+from penstock.connectors.nats.client import Denied
+from penstock.connectors.nats.dial import Disconnected
 from penstock.contract import Origin
 from penstock.errors import OptionError
 

@@ -15,7 +15,8 @@ from penstock.connectors.jetstream.ledger import Ledger
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets, nobody
-from penstock.connectors.nats.client import Disconnected, pause
+from penstock.connectors.nats.client import pause
+from penstock.connectors.nats.dial import Disconnected
 from penstock.connectors.nats.frames import lengths
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt

@@ -1,6 +1,6 @@
 """One blocking connection to a NATS server, made after the fork and used by one thread. No other file has its socket.
 
-Knows addresses, TLS, credentials and time limits; what the bytes mean is in wire.py.
+Knows credentials and time limits; how a socket is made is in dial.py, what the bytes mean in wire.py.
 """
 
 import base64
@@ -8,18 +8,17 @@ import json
 import os
 import random
 import select
-import socket
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock import __version__
 from penstock.connectors.nats import wire
 from penstock.connectors.nats.credentials import introduce, who
+from penstock.connectors.nats.dial import Address, Disconnected, address, dial, reason
 from penstock.connectors.nats.options import NatsOptions
-from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
+from penstock.errors import ConnectError, PenstockError, ProtocolError
 
 # Two megabytes of 200-byte messages are 7,500 rows: the fixed cost of the vectors, half a millisecond, is spread thin.
 BUFFER = 2 << 20
@@ -29,32 +28,8 @@ LINGER = 0.002
 OWN = 1
 
 
-class Disconnected(ConnectError):  # noqa: N818 - what happened, and the base says that it is an error
-    """The connection broke; another one may do."""
-
-
 class Denied(ConnectError):  # noqa: N818 - likewise
     """The account lacks a permission; no other connection will do."""
-
-
-class Address(NamedTuple):
-    """A server."""
-
-    host: str
-    port: int
-    tls: bool
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
-def address(text: str) -> Address:
-    """From nats://host:port; the port may be left out."""
-    scheme, _, rest = text.rpartition("://")
-    host, _, port = rest.rstrip("/").rpartition(":")
-    if not host or not port.isdigit():
-        host, port = rest.rstrip("/"), "4222"
-    return Address(host.strip("[]"), int(port), scheme == "tls")
 
 
 class Connection:
@@ -75,7 +50,7 @@ class Connection:
                 break
             except (OSError, Disconnected) as error:
                 self.close()
-                tried.append(f"{server}: {_reason(error)}")
+                tried.append(f"{server}: {reason(error)}")
             except PenstockError:
                 self.close()
                 raise
@@ -112,7 +87,7 @@ class Connection:
             self._socket.settimeout(self.options.request_timeout)
             self._socket.sendall(data)
         except OSError as error:
-            raise Disconnected(f"lost the connection to {self._at}: {_reason(error)}") from None
+            raise Disconnected(f"lost the connection to {self._at}: {reason(error)}") from None
 
     def request(self, subject: str, body: bytes = b"") -> wire.Frame:
         """The answer to one request."""
@@ -263,7 +238,7 @@ class Connection:
                 raise
         except OSError as error:
             if not got:
-                raise Disconnected(f"lost the connection to {self._at}: {_reason(error)}") from None
+                raise Disconnected(f"lost the connection to {self._at}: {reason(error)}") from None
 
     def _notice(self, frame: wire.Frame) -> None:
         if frame.kind == b"PING":
@@ -283,18 +258,7 @@ class Connection:
         deadline = time.monotonic() + options.connect_timeout
         self._at = str(server)
         self._size = self._used = 0
-        self._socket = socket.create_connection(server[:2], timeout=options.connect_timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        if options.tls_handshake_first:
-            self._secure(server)
-        self._read_info(deadline)
-        # Whoever says how to check a server or to prove himself means TLS, and no password in the clear.
-        insists = options.tls or options.tls_ca or options.tls_cert or server.tls
-        if not options.tls_handshake_first and (insists or self.info.get("tls_required")):
-            if not (self.info.get("tls_required") or self.info.get("tls_available")):
-                raise OptionError(f"the options ask for TLS, but {server} has none.")
-            self._secure(server)
+        self._socket, self.info = dial(server, options)
         hello = {
             "verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1,
             "lang": "python-penstock", "version": __version__, "name": options.connection_name,
@@ -313,54 +277,7 @@ class Connection:
                 raise Disconnected(f"{error}; perhaps it does not accept the certificate in tlsCert") from None
             raise
 
-    def _read_info(self, deadline: float) -> None:
-        """The server's greeting, alone: whatever follows it may be TLS."""
-        line = b""
-        self._socket.settimeout(self.options.connect_timeout)
-        while not line.endswith(b"\r\n"):
-            if time.monotonic() > deadline or len(line) > 1 << 20:
-                raise Disconnected("sent no greeting of NATS")
-            byte = self._socket.recv(1)
-            if not byte:
-                raise Disconnected("closed the connection before greeting")
-            line += byte
-            if len(line) == 5 and line != b"INFO ":
-                raise Disconnected(f"is no NATS server: it greets with {line!r}")
-        try:
-            info = json.loads(line[5:])
-        except ValueError:
-            info = None
-        if not isinstance(info, dict):
-            raise Disconnected("is no NATS server: its greeting is no JSON object")
-        self.info = info
-
-    def _secure(self, server: Address) -> None:
-        options = self.options
-        if self.info.get("tls_verify") and not options.tls_cert:
-            raise ConnectError(f"{server} wants a certificate of ours. Set tlsCert and tlsKey.")
-        try:
-            context = ssl.create_default_context(cafile=str(options.tls_ca) if options.tls_ca else None)
-            if options.tls_cert:
-                context.load_cert_chain(str(options.tls_cert), str(options.tls_key) if options.tls_key else None)
-        except (OSError, ssl.SSLError) as error:
-            raise OptionError(f"cannot use the files in tlsCa, tlsCert or tlsKey: {_reason(error)}") from None
-        try:
-            self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
-        except ssl.SSLError as error:
-            if not isinstance(error, ssl.SSLCertVerificationError) and "alert" not in str(error).lower():
-                raise  # cut in the middle, as by a server that restarts: another one may do
-            raise ConnectError(
-                f"TLS with {server} failed: {_reason(error)}. Check tlsCa, tlsCert, and that the name in 'servers' is "
-                "in the server's certificate."
-            ) from None
-
 
 def pause(attempt: int) -> None:
     """Before another attempt: up to two seconds, unequal so that tasks do not come back all at once."""
     time.sleep(min(2.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
