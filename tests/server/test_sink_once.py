@@ -17,7 +17,7 @@ from sink_tools import ORIGIN, Stopped, batch, batches, bodies, commit, count, d
 from harness import Admin, server
 from penstock.connectors.jetstream.guard import Guard
 from penstock.embedded import NatsServer
-from penstock.errors import OptionError, ProtocolError
+from penstock.errors import ConnectError, OptionError, ProtocolError
 
 pytestmark = pytest.mark.usefixtures("_new_ledger")
 
@@ -86,6 +86,18 @@ def test_a_batch_that_was_done_is_not_written_again(
     assert (receipt.rows, receipt.known) == (2000, 2000)
     commit(nats.url, [receipt])
     assert bodies(admin, stream) == count(0, 2000)
+
+
+def test_a_driver_that_another_has_overtaken_is_stopped(admin: Admin, nats: NatsServer, stream: str) -> None:
+    """Two drivers on one checkpoint: one stands still in batch 3 while the other goes on to batch 5."""
+    subject = made(admin, stream)
+    for number in (3, 4, 5):
+        origin = ORIGIN._replace(batch=number)
+        commit(nats.url, [write(nats.url, batches(100), origin, subject=subject)], number)
+    pass_the_window()
+    with pytest.raises(ConnectError, match=r"partition 1 of batch 3 comes too late: batch 5 .* stop the older one"):
+        write(nats.url, batches(100), ORIGIN, subject=subject)
+    assert len(bodies(admin, stream)) == 300
 
 
 def test_rows_of_others_in_between_change_nothing(admin: Admin, nats: NatsServer, stream: str) -> None:

@@ -108,10 +108,18 @@ class Calls:
 
     def last_of(self, stream: str, subject: str) -> Stored | None:
         """The newest message on a subject, by the leader's word."""
+        return self.last_answer(self.connection.request(*self.last_request(stream, subject)))
+
+    def last_request(self, stream: str, subject: str) -> tuple[str, bytes]:
+        """The same as a request, to be sent together with others."""
+        return f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps({"last_by_subj": subject}).encode()
+
+    def last_answer(self, reply: wire.Frame) -> Stored | None:
+        """And its answer."""
         try:
-            message = self.call(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})["message"]
+            message = self._answer(reply)["message"]
         except ApiError as error:
-            if error.code != api.NO_MESSAGE:
+            if error.code not in (api.NO_MESSAGE, api.NO_STREAM):
                 raise
             return None
         return Stored(message["seq"], api.micros(message["time"]), base64.b64decode(message.get("data", "")))
@@ -123,7 +131,10 @@ class Calls:
 
     def publish(self, subject: str, body: bytes) -> int:
         """Store one message; its sequence. An ApiError with code 503 where no stream takes the subject."""
-        reply = self.connection.request(subject, body)
+        return self.stored(subject, self.connection.request(subject, body))
+
+    def stored(self, subject: str, reply: wire.Frame) -> int:
+        """What the answer to a publish says."""
         if reply.headers:
             raise ApiError(headers.fields(reply.headers)[0], f"no stream takes the subject '{subject}'")
         sequence: int = self._answer(reply)["seq"]

@@ -35,8 +35,17 @@ MESSAGE_ID = "Nats-Msg-Id"
 class Guard:
     """Keeps an eye on the window for one attempt."""
 
-    def __init__(self, options: JetStreamSinkOptions, origin: Origin, calls: Calls, targets: Targets, *, ledger: bool):
-        self.options, self.origin = options, origin
+    def __init__(
+        self,
+        options: JetStreamSinkOptions,
+        origin: Origin,
+        calls: Calls,
+        targets: Targets,
+        *,
+        ledger: bool,
+        own_ids: bool,
+    ):
+        self.options, self.origin, self.own_ids = options, origin, own_ids
         self.ledger = options.ledger if ledger else None
         self.unsure = False  # rows were sent, and their acks were lost
         self.present: dict[bytes, bytes] = {}  # rows that were found, by id: their values
@@ -123,6 +132,9 @@ class Guard:
             for batch in source.read(Range(stream, after + 1, info.last + 1, info.created)):
                 seen += len(batch)
                 ids, values = _ids(batch)
+                if not self.own_ids:  # whoever else writes there does not concern us
+                    ours = pc.starts_with(ids, self.origin.id.encode())
+                    ids, values = ids.filter(ours), values.filter(ours)
                 self.present |= dict(zip(ids.to_pylist(), values.to_pylist(), strict=True))
         except DataLossError as error:
             raise _cannot_tell(stream, str(error)) from None

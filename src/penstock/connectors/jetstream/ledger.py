@@ -15,8 +15,9 @@ from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.nats.client import Denied
 from penstock.connectors.nats.dial import Disconnected
+from penstock.connectors.nats.wire import Frame
 from penstock.contract import Origin
-from penstock.errors import OptionError
+from penstock.errors import ConnectError, OptionError
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,13 @@ class Ledger:
         """Leave a note. `last` may be old: it is where to begin looking for rows, should it come to that."""
         subject = self._subject(origin)
         sent = time.monotonic()
-        mine = self._leave(f"{subject}.0", {"last": dict(last)})
+        mine, done = self._leave_and_look(f"{subject}.0", {"last": dict(last)}, origin.query)
+        if done.get("batch", -1) > origin.batch:
+            raise ConnectError(
+                f"{origin} comes too late: batch {done['batch']} of this query is written already. If two drivers run "
+                "on one checkpoint, stop the older one; if the checkpoint was set back on purpose, forget what was "
+                f"written: nats stream purge {self.name} --subject='{self.name}.{origin.query}.>'"
+            )
         if mine is not None:
             return Claim(0, sent, last)
         notes = self._notes(f"{subject}.*")
@@ -48,9 +55,9 @@ class Ledger:
             mine = self._leave(f"{subject}.{len(notes)}", {})
             notes = self._notes(f"{subject}.*")
         first, own = notes[0], next(note for note in notes if note[0] == mine)
-        done = self._done(origin)
         age = (own[1] - first[1]) / 1e6  # both by the clock of the ledger's own server
-        return Claim(len(notes) - 1, sent - age, first[2].get("last", {}), done)
+        rows = done["rows"].get(str(origin.partition)) if done.get("batch") == origin.batch else None
+        return Claim(len(notes) - 1, sent - age, first[2].get("last", {}), rows)
 
     def alone(self, origin: Origin) -> bool:
         """Whether nobody else has tried this task, up to now."""
@@ -62,7 +69,8 @@ class Ledger:
 
     def done(self, query: str, batch: int, rows: Mapping[int, int]) -> None:
         """All rows of a batch are written: note it, and forget the batches before."""
-        self._leave(f"{self.name}.{query}.{batch}.done", {"rows": {str(p): n for p, n in rows.items()}})
+        counted = {str(partition): count for partition, count in rows.items()}
+        self._leave(f"{self.name}.{query}.{batch}.done", {"batch": batch, "rows": counted})
         first = self.calls.first_from(self.name, 1, (f"{self.name}.{query}.{batch}.>",))
         if first is not None:
             self._purge(f"{self.name}.{query}.>", first.sequence)
@@ -77,10 +85,21 @@ class Ledger:
     def _subject(self, origin: Origin) -> str:
         return f"{self.name}.{origin.query}.{origin.batch}.{origin.partition}"
 
+    def _leave_and_look(self, subject: str, note: Mapping[str, Any], query: str) -> tuple[int | None, dict[str, Any]]:
+        """Leave a note, and see which batch of the query was done last: in one round trip."""
+        ask = self.calls.last_request(self.name, f"{self.name}.{query}.*.done")
+        noted, found = self.calls.connection.requests([(subject, json.dumps(note).encode()), ask])
+        last = self.calls.last_answer(found)
+        return self._left(subject, note, noted), json.loads(last.body) if last is not None else {}
+
     def _leave(self, subject: str, note: Mapping[str, Any], made: bool = False) -> int | None:
         """The sequence of a new note; None where the subject has one."""
+        answer = self.calls.connection.request(subject, json.dumps(note).encode())
+        return self._left(subject, note, answer, made)
+
+    def _left(self, subject: str, note: Mapping[str, Any], answer: Frame, made: bool = False) -> int | None:
         try:
-            return self.calls.publish(subject, json.dumps(note).encode())
+            return self.calls.stored(subject, answer)
         except ApiError as error:
             if error.code == api.NO_LISTENER:
                 if made:
@@ -99,11 +118,6 @@ class Ledger:
             if note is None:
                 return found
             found.append((note.sequence, note.time, json.loads(note.body)))
-
-    def _done(self, origin: Origin) -> int | None:
-        note = self.calls.last_of(self.name, f"{self.name}.{origin.query}.{origin.batch}.done")
-        rows = json.loads(note.body)["rows"] if note else {}
-        return rows.get(str(origin.partition))
 
     def check(self, replicas: int) -> api.StreamInfo:
         """The stream, made where there is none; one that would take a second note is refused."""

@@ -44,7 +44,7 @@ class JetStreamSink:
 
     def __init__(self, options: JetStreamSinkOptions, columns: pa.Schema):
         rows.accept(options, columns)
-        self.options = options
+        self.options, self.own_ids = options, "id" in columns.names
         self._calls: Calls | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
@@ -158,7 +158,10 @@ class _Task:
         names = self.targets.of(chunk.subject)
         if self.options.delivery == "exactly_once":
             if self.guard is None:
-                self.guard = Guard(self.options, self.origin, calls, self.targets, ledger=self.sink.has_ledger)
+                self.guard = Guard(
+                    self.options, self.origin, calls, self.targets,
+                    ledger=self.sink.has_ledger, own_ids=self.sink.own_ids,
+                )  # fmt: skip
             self.guard.look(calls, self.targets)
             if self._find_present(chunk):
                 return
@@ -234,12 +237,12 @@ class _Task:
 
     def _judge(self, calls: Calls, names: list[str], chunk: Chunk, refused: list[Refusal]) -> None:
         """Make an error of what the server refused, unless it is no reason to stop."""
-        again = False
+        busy = ""
         for number, code, text in refused:
             row = int(np.searchsorted(chunk.number, number))
             subject, value = chunk.subject[row].as_py().decode(), chunk.value[row].as_py()
             if code == api.TOO_BUSY:
-                again = True
+                busy = text
             elif code == api.NO_LISTENER:
                 if not calls.names(subject):
                     raise nobody(calls, subject)
@@ -253,8 +256,8 @@ class _Task:
                     f"row {number} of {self.origin} ({value[:60]!r} to '{subject}') was refused: {text} (error {code})."
                     + remedy
                 )
-        if again:
-            pause(1)
+        if busy:  # a pause, and the rest again, for as long as that helps
+            raise Disconnected(f"the server is too busy: {busy}")
 
     def _is_there(self, calls: Calls, names: list[str], subject: str, value: bytes, code: int) -> bool:
         """Whether a stream that keeps one message a subject has just this one."""
