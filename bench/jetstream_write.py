@@ -105,8 +105,8 @@ def writing(spark: Any, url: str, rows: int, rounds: int = 3) -> dict[str, Any]:
     for name, flags in WAYS.items():
         stream = name.upper()
         calls.call(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], "storage": "file", **flags})
-    for name in WAYS:  # until the JVM has compiled what it runs
-        ours(frame.limit(20_000), url, name.upper(), 20_000)
+    for name in [*WAYS] * 2:  # until the JVM has compiled what it runs
+        ours(frame, url, name.upper(), rows, publishMode=name)
     seen: dict[str, list[float]] = {}
     for _ in range(rounds):
         for name in WAYS:
@@ -114,7 +114,7 @@ def writing(spark: Any, url: str, rows: int, rounds: int = 3) -> dict[str, Any]:
         seen.setdefault("raw", []).append(rows / raw(url, "PIPELINED", rows))
         for name in WAYS:
             calls.call(f"STREAM.PURGE.{name.upper()}")
-            got = ours(frame, url, name.upper(), rows)
+            got = ours(frame, url, name.upper(), rows, publishMode=name)
             assert calls.stream(name.upper()).messages == rows, "a row is missing or there twice"
             seen.setdefault(name, []).append(got["rate"])
             seen.setdefault(f"{name}_worker_us", []).append(got["cpu_us"])
