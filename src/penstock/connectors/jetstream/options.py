@@ -142,7 +142,7 @@ class JetStreamSinkOptions(NatsOptions, WriteOptions):
         "auto",
         doc="`fast`: fast ingest, for streams with `allow_batched` (nats-server 2.14). `atomic`: batches of 1,000, for "
         "streams with `allow_atomic` (2.12). `pipelined`: one by one, with acks that overlap. `auto`: `fast` where the "
-        "stream allows it, `atomic` where it also is in memory, else `pipelined`: the fastest, as measured.",
+        "stream allows it, `atomic` where it allows that and is in memory, else `pipelined`.",
     )
     max_in_flight: Count = option(4000, doc="How many rows a task may have published without an ack, in `pipelined`.")
     ack_timeout: Seconds = option(10.0, doc="The longest wait for an ack before the connection is given up.")
