@@ -159,7 +159,7 @@ def test_a_subject_that_may_not_be_read_or_written_is_said(folder: Path) -> None
     [
         ({}, "nats needs the option 'subjects'"),
         ({"subjects": ""}, "option 'subjects' must name at least one subject"),
-        ({"subjects": "a.*,a.b"}, "which overlap: messages would come twice"),
+        ({"subjects": "a.*,a.b"}, "which overlap: messages would be read twice"),
         ({"subjects": "a..b"}, "has 'a..b', which has an empty token"),
         ({"subjects": "a", "startingOffsets": "earliest"}, "'startingOffsets' needs capture=true"),
         ({"subjects": "a", "capture": "true", "queue": "q"}, "set 'queue' or 'capture', not both"),
@@ -189,7 +189,9 @@ def captured(url: str, **options: str) -> Any:
 
 def test_captured_messages_can_be_read_again(admin: Admin, nats: NatsServer, stream: str) -> None:
     options = {"subjects": f"{stream}.>", "captureStream": stream, "captureMaxAge": "10m", "captureStorage": "memory"}
-    captured(nats.url, **options).close()
+    source = captured(nats.url, **options)
+    source.bounds()
+    source.close()
     config = admin.calls.call(f"STREAM.INFO.{stream}")["config"]
     assert (config["subjects"], config["max_age"], config["storage"]) == ([f"{stream}.>"], 600_000_000_000, "memory")
     publish(nats.url, batch(count(0, 100)), subject=f"{stream}.x")
@@ -202,6 +204,20 @@ def test_captured_messages_can_be_read_again(admin: Admin, nats: NatsServer, str
     assert CoreNats.columns(CoreNats.parse({"subjects": "a", "capture": "true"})).names[3:5] == ["stream", "sequence"]
 
 
+def test_a_task_asks_nobody_for_the_stream_of_its_range(admin: Admin, nats: NatsServer, stream: str) -> None:
+    """Nor does opening a source: only the driver's questions find or make the stream."""
+    source = captured("nats://127.0.0.1:1", subjects=f"{stream}.>", captureStream=stream)
+    source.close()
+    admin.create(stream)
+    admin.numbers(stream, 10)
+    info = admin.calls.stream(stream)
+    source = captured(nats.url, subjects=f"{stream}.>", captureStream=f"{stream}Other")
+    rows = [row for each in source.read(Range(stream, 1, 11, info.created)) for row in each.to_pylist()]
+    source.close()
+    assert [row["value"] for row in rows] == count(0, 10)
+    assert source._source.options.stream == (stream,)
+
+
 def test_a_stream_that_takes_the_subjects_is_used(admin: Admin, nats: NatsServer, stream: str) -> None:
     admin.create(stream)
     source = captured(nats.url, subjects=f"{stream}.a.>,{stream}.b")
@@ -209,4 +225,4 @@ def test_a_stream_that_takes_the_subjects_is_used(admin: Admin, nats: NatsServer
     source.close()
     admin.create(f"{stream}P", f"{stream}P.a")
     with pytest.raises(OptionError, match=rf"stream '{stream}P' takes a part of '{stream}P\.>'"):
-        captured(nats.url, subjects=f"{stream}P.>")
+        captured(nats.url, subjects=f"{stream}P.>").bounds()

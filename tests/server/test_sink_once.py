@@ -276,6 +276,27 @@ def test_what_was_removed_in_between_cannot_be_told(admin: Admin, nats: NatsServ
         write(nats.url, batches(3000), subject=subject)
 
 
+@pytest.mark.parametrize("window", [WINDOW, 120.0])
+def test_an_id_of_the_users_own_is_dropped_where_it_is_there_whatever_its_body(
+    admin: Admin, nats: NatsServer, stream: str, window: float
+) -> None:
+    """Somebody else wrote it, with another body: that is what such an id is for."""
+    subject = made(admin, stream, window=window)
+    rows = [
+        batch([b"first"], id=pa.array(["order-0"])),
+        batch([b"mine", b"also mine"], id=pa.array(["order-1", "order-2"])),
+    ]
+    with pytest.raises(Stopped):
+        write(nats.url, dies_after(rows, 1), subject=subject)
+    sent = [batch([b"theirs"], id=pa.array(["order-1"]))]
+    write(nats.url, sent, ORIGIN._replace(query="another"), subject=subject)
+    if window == WINDOW:
+        pass_the_window()
+    receipt = write(nats.url, rows, subject=subject)
+    assert bodies(admin, stream) == [b"first", b"theirs", b"also mine"]
+    assert (receipt.rows, receipt.known) == (3, 2)
+
+
 def test_a_stream_of_one_message_a_subject_knows_its_rows_for_ever(admin: Admin, nats: NatsServer, stream: str) -> None:
     made(admin, stream, max_msgs_per_subject=1, discard="new", discard_new_per_subject=True)
     rows = [batch(count(0, 500)).append_column("subject", pa.array([f"{stream}.{i}" for i in range(500)]))]

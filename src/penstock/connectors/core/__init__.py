@@ -2,11 +2,10 @@
 
 import pyarrow as pa
 
-from penstock.connectors.core.capture import captured
+from penstock.connectors.core.capture import CapturedSource
 from penstock.connectors.core.options import CoreOptions, CoreSinkOptions
 from penstock.connectors.core.sink import CoreSink
 from penstock.connectors.core.source import CoreSource
-from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.contract import Sink, Source
 from penstock.record import HEADERS, TIMESTAMP, columns
 from penstock.spark import Connector
@@ -39,7 +38,7 @@ class CoreNats(Connector):
     def open_source(cls, options: CoreOptions) -> Source:
         """A source that listens from its first use on, or reads what a stream captured."""
         if options.capture:
-            return JetStreamSource(captured(options), cls.columns(options))
+            return CapturedSource(options, cls.columns(options))
         return CoreSource(options, cls.columns(options))
 
     @classmethod

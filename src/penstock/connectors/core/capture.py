@@ -1,24 +1,74 @@
 """A stream that keeps what Core NATS would forget: found where there is one, made where there is none."""
 
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
 from penstock.connectors.core.options import CoreOptions
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
+from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.nats.pool import connect, keep
 from penstock.connectors.nats.subjects import intersect
 from penstock.contract import ReadOptions
 from penstock.errors import OptionError
+from penstock.offsets import Bounds, Offsets, Range
 
 
-def captured(options: CoreOptions) -> JetStreamOptions:
-    """The options to read the captured messages with; makes the stream if need be."""
-    connection = connect(options)
-    calls = Calls(connection, options)
-    streams = _find(calls, options) or [_make(calls, options)]
-    keep(connection)
-    shared = {*NatsOptions.model_fields, *ReadOptions.model_fields}
-    given = {name: getattr(options, name) for name in shared if name in options.model_fields_set}
-    return JetStreamOptions(**given, stream=tuple(streams), subjects=options.subjects)
+class CapturedSource:
+    """The streams that keep the subjects. The driver finds or makes them at its first question; a task needs neither,
+    as its range names the stream.
+    """
+
+    def __init__(self, options: CoreOptions, columns: pa.Schema):
+        self.options, self.columns = options, columns
+        self._source: JetStreamSource | None = None
+
+    def bounds(self) -> Bounds:
+        """Both ends of every stream."""
+        return self._found().bounds()
+
+    def find(self, shard: str, timestamp: int) -> int:
+        """By the time at which a stream stored it."""
+        return self._found().find(shard, timestamp)
+
+    def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
+        """As the stream counts."""
+        return self._found().count(shard, positions)
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        """The rows of a range."""
+        source = self._source or self._reading([span.shard])
+        self._source = source
+        yield from source.read(span)
+
+    def progress(self, at: Offsets) -> None:
+        """Nothing to show."""
+        self._found().progress(at)
+
+    def commit(self, end: Offsets) -> None:
+        """Release what a stream keeps for us, if it does."""
+        self._found().commit(end)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._source is not None:
+            self._source.close()
+
+    def _found(self) -> JetStreamSource:
+        if self._source is None:
+            connection = connect(self.options)
+            calls = Calls(connection, self.options)
+            self._source = self._reading(_find(calls, self.options) or [_make(calls, self.options)])
+            keep(connection)
+        return self._source
+
+    def _reading(self, streams: Sequence[str]) -> JetStreamSource:
+        shared = {*NatsOptions.model_fields, *ReadOptions.model_fields}
+        given = {name: getattr(self.options, name) for name in shared if name in self.options.model_fields_set}
+        options = JetStreamOptions(**given, stream=tuple(streams), subjects=self.options.subjects)
+        return JetStreamSource(options, self.columns)
 
 
 def _find(calls: Calls, options: CoreOptions) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import field_validator, model_validator
 
 from penstock.connectors.nats.options import NatsOptions
-from penstock.connectors.nats.subjects import overlapping, problem
+from penstock.connectors.nats.subjects import check_filters
 from penstock.contract import ReadOptions
 from penstock.options import Bytes, Csv, Seconds, alias, option
 
@@ -41,12 +41,7 @@ class CoreOptions(NatsOptions, ReadOptions):
     def _filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
         if not filters:
             raise ValueError("must name at least one subject")
-        for text in filters:
-            if why := problem(text, wildcards=True):
-                raise ValueError(f"has '{text}', which {why}")
-        if pair := overlapping(filters):
-            raise ValueError(f"has '{pair[0]}' and '{pair[1]}', which overlap: messages would come twice")
-        return filters
+        return check_filters(filters)
 
     @model_validator(mode="after")
     def _fits_capture(self) -> Self:

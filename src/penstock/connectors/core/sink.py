@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -10,7 +9,7 @@ from penstock import templates
 from penstock.connectors.core.options import CoreSinkOptions
 from penstock.connectors.nats.client import Connection
 from penstock.connectors.nats.columns import Ints, offsets
-from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, frames, header_lines, lengths, size_of
+from penstock.connectors.nats.frames import bad_body, bad_header, bad_subject, frames, header_lines, lengths
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
 from penstock.errors import OptionError
@@ -36,7 +35,7 @@ class CoreSink:
                 continue
             if self._connection is None:
                 self._connection = connect(self.options)
-            data, at = self._frames(batch, origin, rows)
+            data, at = self._frames(batch, origin, rows, int(self._connection.info.get("max_payload", 1 << 20)))
             for low in range(0, len(batch), STEP):
                 self._connection.send(data[at[low] : at[min(len(batch), low + STEP)]])
             rows += len(batch)
@@ -54,25 +53,19 @@ class CoreSink:
             keep(self._connection)
             self._connection = None
 
-    def _frames(self, batch: pa.RecordBatch, origin: Origin, first: int) -> tuple[memoryview, Ints]:
+    def _frames(self, batch: pa.RecordBatch, origin: Origin, first: int, limit: int) -> tuple[memoryview, Ints]:
         names = batch.schema.names
         value = batch.column("value").cast(pa.binary())
         subject = templates.subjects(self.options.subject, batch).cast(pa.binary())
         fault = bad_subject(subject)
         block = reply = None
-        if value.null_count:
-            fault = fault or Fault(pc.index(pc.is_null(value), True).as_py(), "has no value (null)")
         if "headers" in names and batch.column("headers").null_count < len(batch):
             fault = fault or bad_header(batch.column("headers"))
             block = header_lines(batch.column("headers"))
         if "reply" in names and batch.column("reply").null_count < len(batch):
             reply = pc.fill_null(batch.column("reply").cast(pa.binary()), b"")
             fault = fault or bad_subject(reply.filter(pc.not_equal(reply, b"")))
-        limit = int(self._connection.info.get("max_payload", 1 << 20)) if self._connection else 1 << 20
-        sizes = size_of(block, value)
-        if fault is None and sizes.max() > limit:
-            row = int(np.argmax(sizes > limit))
-            fault = Fault(row, f"has {int(sizes[row]):,} bytes, and the server takes {limit:,} (max_payload)")
+        fault = fault or bad_body(block, value, limit)
         if fault is not None:
             raise OptionError(f"row {first + fault.row} of {origin} {fault.why}.")
         out = frames(subject, reply, block, value)

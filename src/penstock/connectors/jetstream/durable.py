@@ -10,16 +10,17 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import wire
-from penstock.connectors.nats.client import pause
+from penstock.connectors.nats.client import Connection, pause
 from penstock.connectors.nats.columns import offsets, segments
 from penstock.connectors.nats.dial import Disconnected
-from penstock.connectors.nats.frames import frames
+from penstock.connectors.nats.frames import frames, join, numbers
 from penstock.connectors.nats.pool import connect, keep
 from penstock.errors import OptionError, PenstockError
 from penstock.held import Held
@@ -81,14 +82,14 @@ class DurableSource:
         if self.stream not in end:
             return
         gone = [batch.column(ACK) for batch in self.held.release(end[self.stream].next)]
-        replies = [reply for column in gone for reply in column.to_pylist()]
+        replies = pa.chunked_array(gone, pa.string()).combine_chunks().cast(pa.binary())
         if self.options.ack == "all":
             replies = replies[-1:]
         for attempt in (1, 2):
             try:
                 connection = connect(self.options)
-                while replies:
-                    connection.requests([(reply, b"+ACK") for reply in replies[:ACKS]])
+                while len(replies):
+                    _confirmed(connection, replies[:ACKS])
                     replies = replies[ACKS:]
                 keep(connection)
                 return
@@ -172,7 +173,7 @@ class DurableSource:
                         ended = True
         connection.close()
 
-    def _still_at_work(self, connection: Any) -> None:
+    def _still_at_work(self, connection: Connection) -> None:
         """Tell the server that what is held is being worked on, or it would deliver it to others."""
         for batch in self.held.waiting():
             replies = batch.column(ACK).cast(pa.binary())
@@ -183,3 +184,18 @@ class DurableSource:
         batch = engines.as_batch(engines.consumer_rows(messages), self.stream, self.columns)
         replies = segments(messages.lines, messages.sid_end + 1, messages.reply_end).cast(pa.string())
         return batch.append_column(ACK, replies)
+
+
+def _confirmed(connection: Connection, replies: pa.Array) -> None:
+    """Acknowledge messages, all at once, and wait until the server has said so of each."""
+    sid, inbox = connection.subscribe()
+    answers = join(inbox.encode() + b".", numbers(np.arange(len(replies))))
+    out = frames(replies, answers, None, pa.repeat(pa.scalar(b"+ACK", pa.binary()), len(replies)))
+    connection.send(memoryview(out.buffers()[2])[: int(offsets(out)[-1])])
+    left = len(replies)
+    while left:
+        scan = connection.receive(sid, linger=False, kind="reply")
+        left -= len(scan.messages) if scan.messages is not None else 0
+        if any(frame.subject.startswith(inbox.encode()) for frame in scan.others):
+            raise Disconnected("nobody takes acknowledgements any more: the consumer is gone")
+    connection.unsubscribe(sid)

@@ -16,6 +16,7 @@ from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.ledger import Claim, Ledger
 from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
+from penstock.connectors.jetstream.rows import MESSAGE_ID
 from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.connectors.jetstream.targets import Targets
 from penstock.connectors.nats.columns import Ints
@@ -29,7 +30,6 @@ from penstock.record import columns
 RELIED_ON = 0.8
 # Clocks of servers may differ, by far less than this.
 CLOCK_SLACK = 60_000_000
-MESSAGE_ID = "Nats-Msg-Id"
 
 
 class Guard:
@@ -102,17 +102,22 @@ class Guard:
             return np.empty(0, np.int64), None
         there = np.flatnonzero(np.asarray(pc.is_in(chunk.ids, pa.array(list(self.present), pa.binary()))))
         for row in there.tolist():
-            value, before = chunk.value[row].as_py(), self.present[chunk.ids[row].as_py()]
-            if value != before:
+            name, value = chunk.ids[row].as_py(), chunk.value[row].as_py()
+            before = self.present[name]
+            if value != before and self.names(name):
                 return chunk.number[there], f"row {chunk.number[row]} was {before[:40]!r} and is {value[:40]!r} now"
         return chunk.number[there], None
+
+    def names(self, name: bytes) -> bool:
+        """Whether an id is one that we made. What a user means by an id of his own is his affair."""
+        return name.startswith(self.origin.id.encode())
 
     def differs(self, rows: int) -> str | None:
         """How an earlier attempt had more or fewer rows, if it is known."""
         if self.done is not None and self.done != rows:
             return f"there were {self.done:,} and now there are {rows:,}"
         prefix = self.origin.id.encode()
-        numbers = [int(name[len(prefix) :]) for name in self.present if name.startswith(prefix)]
+        numbers = [int(name[len(prefix) :]) for name in self.present if self.names(name)]
         if numbers and max(numbers) >= rows:
             return f"there was a row {max(numbers):,} and now there are {rows:,}"
         return None
@@ -149,7 +154,7 @@ def _ids(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
     """The ids of the messages that have one, ours being the first of its name, and their values."""
     headers = batch.column("headers")
     structs = headers.flatten()
-    named = np.flatnonzero(np.asarray(pc.equal(structs.field(0), MESSAGE_ID)))
+    named = np.flatnonzero(np.asarray(pc.equal(structs.field(0), MESSAGE_ID.decode())))
     rows = np.asarray(pc.list_parent_indices(headers))[named]
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     return structs.field(1).take(pa.array(named[first])), batch.column("value").take(pa.array(rows[first]))

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import PrivateAttr, field_validator, model_validator
 
 from penstock.connectors.nats.options import NatsOptions
-from penstock.connectors.nats.subjects import overlapping, problem
+from penstock.connectors.nats.subjects import check_filters, problem
 from penstock.contract import ReadOptions, WriteOptions
 from penstock.options import Bytes, Count, Csv, Seconds, alias, option
 
@@ -97,12 +97,7 @@ class JetStreamOptions(NatsOptions, ReadOptions):
     @field_validator("subjects")
     @classmethod
     def _filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
-        for text in filters:
-            if why := problem(text, wildcards=True):
-                raise ValueError(f"has '{text}', which {why}")
-        if pair := overlapping(filters):
-            raise ValueError(f"has '{pair[0]}' and '{pair[1]}', which overlap: messages would be read twice")
-        return filters
+        return check_filters(filters)
 
     @model_validator(mode="after")
     def _names_something(self) -> Self:

@@ -2,6 +2,8 @@
 refused before anything is.
 """
 
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,13 +14,13 @@ from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.nats.columns import Ints
 from penstock.connectors.nats.frames import (
     Fault,
+    bad_body,
     bad_header,
     bad_subject,
     bad_value,
     header_lines,
     join,
     numbers,
-    size_of,
 )
 from penstock.contract import Origin
 from penstock.errors import OptionError
@@ -60,11 +62,8 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
         if name in names and batch.column(name).null_count < len(batch):
             raise OptionError(f"jetstream would drop the column '{name}', which the server gives. Leave it out.")
     value = _binary(batch.column("value"))
-    if value.null_count:
-        row = pc.index(pc.is_null(value), True).as_py()
-        raise refuse(origin, first, Fault(row, "has no value (null). Write coalesce(value, '') for an empty body"))
     subject = _binary(templates.subjects(options.subject, batch))
-    fault = bad_subject(subject)
+    fault = bad_body(None, value, sys.maxsize) or bad_subject(subject)  # how large it may be, only the server knows
     if fault is None and "headers" in names:
         fault = bad_header(batch.column("headers"))
     for name in ("id", "ttl"):
@@ -80,12 +79,8 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
 
 def too_large(made: Chunk, origin: Origin, limit: int) -> OptionError | None:
     """The error for the first row that the server would cut the connection for."""
-    sizes = size_of(made.block, made.value)
-    if not len(sizes) or sizes.max() <= limit:
-        return None
-    row = int(np.argmax(sizes > limit))
-    why = f"has {int(sizes[row]):,} bytes, headers included, and the server takes {limit:,} (max_payload)"
-    return refuse(origin, 0, Fault(int(made.number[row]), why))
+    fault = bad_body(made.block, made.value, limit)
+    return None if fault is None else refuse(origin, 0, Fault(int(made.number[fault.row]), fault.why))
 
 
 def refuse(origin: Origin, first: int, fault: Fault) -> OptionError:

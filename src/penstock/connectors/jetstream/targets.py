@@ -1,7 +1,6 @@
 """Which stream takes a subject, and what it allows. Asked once in a process, and again after a while."""
 
 import difflib
-import os
 import sys
 import time
 
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.ledger import Ledger
-from penstock.connectors.nats.options import NatsOptions
+from penstock.connectors.nats.pool import key
 from penstock.connectors.nats.subjects import as_regex, intersect
 from penstock.errors import OptionError
 
@@ -26,8 +25,7 @@ class Targets:
     def __init__(self, calls: Calls):
         self.calls = calls
         self.streams: dict[str, StreamInfo] = {}
-        options = calls.connection.options
-        self._key = (os.getpid(), *(getattr(options, name) for name in NatsOptions.model_fields))
+        self._key = key(calls.connection.options)
 
     def of(self, subjects: pa.Array) -> list[str]:
         """The streams that take these subjects; an OptionError where one is taken by none."""

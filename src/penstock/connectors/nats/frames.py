@@ -100,6 +100,18 @@ def bad_header(column: pa.Array) -> Fault | None:
     return Fault(row, f"has a line break in the header {name.decode()!r}")
 
 
+def bad_body(block: pa.Array | None, value: pa.Array, limit: int) -> Fault | None:
+    """The first row that has no body, or is larger than the server takes: it would cut the connection for that."""
+    if value.null_count:
+        why = "has no value (null). Write coalesce(value, '') for an empty body"
+        return Fault(pc.index(pc.is_null(value), True).as_py(), why)
+    sizes = size_of(block, value)
+    if not len(sizes) or sizes.max() <= limit:
+        return None
+    row = int(np.argmax(sizes > limit))
+    return Fault(row, f"has {int(sizes[row]):,} bytes, headers included, and the server takes {limit:,} (max_payload)")
+
+
 def bad_value(name: str, column: pa.Array) -> Fault | None:
     """The first row whose text in a column cannot be the value of a header."""
     inner, outer = r"[^\x00-\x1f\x7f]", r"[^\x00-\x20\x7f]"

@@ -15,7 +15,7 @@ MOST_IDLE = 60.0
 def connect(options: NatsOptions) -> Connection:
     """An idle connection of this process that is still alive, or a new one."""
     _forget_old()
-    waiting = _idle().get(_key(options), [])
+    waiting = _idle().get(key(options), [])
     while waiting:
         _, connection = waiting.pop()
         if connection.alive():
@@ -27,7 +27,7 @@ def connect(options: NatsOptions) -> Connection:
 
 def keep(connection: Connection) -> None:
     """Give a connection back after use, for the next task of this process."""
-    _idle().setdefault(_key(connection.options), []).append((time.monotonic(), connection))
+    _idle().setdefault(key(connection.options), []).append((time.monotonic(), connection))
 
 
 def _idle() -> dict[Any, list[tuple[float, Connection]]]:
@@ -43,5 +43,6 @@ def _forget_old() -> None:
             waiting.pop(0)[1].close()
 
 
-def _key(options: NatsOptions) -> Any:
+def key(options: NatsOptions) -> Any:
+    """What tells connections of this process apart: whom they reach, as whom."""
     return (os.getpid(), *(getattr(options, name) for name in NatsOptions.model_fields))

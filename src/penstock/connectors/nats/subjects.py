@@ -44,6 +44,16 @@ def problem(subject: str, *, wildcards: bool) -> str | None:
     return None
 
 
+def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
+    """The filters, if each is legal and no two overlap; a ValueError that names the first that is not."""
+    for text in filters:
+        if why := problem(text, wildcards=True):
+            raise ValueError(f"has '{text}', which {why}")
+    if pair := overlapping(filters):
+        raise ValueError(f"has '{pair[0]}' and '{pair[1]}', which overlap: messages would be read twice")
+    return filters
+
+
 def prefix_filter(prefix: str) -> str | None:
     """The narrowest filter that every subject starting with `prefix` matches; None where only all subjects do.
 
