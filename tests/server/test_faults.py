@@ -217,6 +217,25 @@ def test_a_server_that_is_restarted_in_the_middle_of_a_range_costs_no_row(
         assert read == list(range(COUNT))
 
 
+def test_the_driver_waits_for_a_server_that_is_away_for_longer_than_a_moment(folder: Path) -> None:
+    with server(folder) as (running, admin):
+        admin.create("S")
+        with opened(running.url, stream="S", connectTimeout="2s", reconnectTimeout="30s") as source:
+            source.bounds()
+            running.stop()
+            back = threading.Timer(4, running.start)
+            back.start()
+            assert list(source.bounds()) == ["S"]
+            back.join(20)
+        with opened(running.url, stream="S", connectTimeout="1s", reconnectTimeout="1s") as source:
+            source.bounds()
+            running.stop()
+            began = time.monotonic()
+            with pytest.raises(ConnectError, match="no NATS server answers"):
+                source.bounds()
+            assert 1 < time.monotonic() - began < 8
+
+
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NatsServer, Admin]]:
     """A server that cuts a client off which does not take its data for half a second. S has 40 MB."""

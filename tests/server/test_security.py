@@ -385,6 +385,13 @@ def test_tls_is_refused_by_a_server_that_has_none(nats: NatsServer) -> None:
             everything(url, "S", **options)
 
 
+def test_whoever_says_whom_to_trust_sends_no_password_in_the_clear(nats: NatsServer, tmp_path: Path) -> None:
+    """The files are not even looked at: that they are named is enough."""
+    for name in ("tlsCa", "tlsCert"):
+        with pytest.raises(OptionError, match=r"the options ask for TLS, but 127\.0\.0\.1:\d+ has none"):
+            everything(nats.url, "S", user="u", password="p", **{name: str(tmp_path / "any.pem")})
+
+
 # --- not being there, or being something else ---
 
 

@@ -69,6 +69,20 @@ def test_filters_on_position_and_time_read_less(spark: SparkSession, log: Journa
     assert len(log.calls()) == before
 
 
+def test_a_limit_counts_rows_before_filters_whether_they_are_pushed_or_not(
+    spark: SparkSession, log: JournalLog
+) -> None:
+    log.append("shard", [f"v{i}" for i in range(200)])
+    frame = spark.read.format("journal").options(**log.options(), maxRecords=10).load()
+    for pushed in ("true", "false"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+        try:
+            assert frame.where("sequence >= 150").count() == 0
+            assert frame.where("sequence >= 5").count() == 5
+        finally:
+            spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
 def test_a_python_worker_does_not_collect_its_modules_after_every_task(log: JournalLog) -> None:
     """In a fresh process, as a worker is: the first task freezes what is imported, the second no more."""
     log.append("shard", ["a"])
