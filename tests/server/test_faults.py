@@ -225,8 +225,10 @@ def test_the_driver_waits_for_a_server_that_is_away_for_longer_than_a_moment(fol
             running.stop()
             back = threading.Timer(4, running.start)
             back.start()
-            assert list(source.bounds()) == ["S"]
-            back.join(20)
+            try:
+                assert list(source.bounds()) == ["S"]
+            finally:
+                back.join(20)
         with opened(running.url, stream="S", connectTimeout="1s", reconnectTimeout="1s") as source:
             source.bounds()
             running.stop()
