@@ -66,16 +66,22 @@ class Chunk:
         self.stored[at[self.number[at] == rows[inside]]] = True
 
 
-def pipelined(connection: Connection, chunk: Chunk, window: int, timeout: float, go_on: Callable[[], bool]) -> Acks:
+def pipelined(
+    connection: Connection,
+    chunk: Chunk,
+    window: int,
+    timeout: float,
+    go_on: Callable[[], bool],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Acks:
     """Publish one by one: many frames to a write, and at most `window` rows without an answer.
 
     Marks rows in `chunk` as their answers come, so that what is stored is known even if this fails. `go_on` is asked
-    before each write but the first; once it says no, only what is under way is waited for.
+    before each write but the first; once it says no, only what is under way is waited for. `meanwhile` is work for
+    the time in which the server has all rows and has not answered the last.
     """
     sid, inbox = connection.subscribe()
     prefix = inbox.encode() + b"."
-    out = frames(chunk.subject, join(prefix, numbers(np.arange(len(chunk)))), chunk.block, chunk.value)
-    at, data = offsets(out), memoryview(out.buffers()[2])
     done = Acks(acks.nothing())
     sent, answered, total = 0, 0, len(chunk)
 
@@ -94,8 +100,11 @@ def pipelined(connection: Connection, chunk: Chunk, window: int, timeout: float,
                 total = sent
                 break
             high = min(total, sent + min(STEP, window))
-            connection.send(data[at[sent] : at[high]])
+            # Made only now, while the server is busy with the ones before.
+            connection.send(_frames(chunk, prefix, sent, high))
             sent = high
+            if sent == len(chunk):
+                meanwhile()
         if sent == answered:
             break
         scan = connection.receive(sid, linger=False, kind="reply", timeout=timeout, quick=quick)
@@ -110,6 +119,12 @@ def pipelined(connection: Connection, chunk: Chunk, window: int, timeout: float,
                 done.refused.append(Refusal(row, status, text))
     connection.unsubscribe(sid)
     return done
+
+
+def _frames(chunk: Chunk, prefix: bytes, low: int, high: int) -> memoryview:
+    block = None if chunk.block is None else chunk.block[low:high]
+    reply = join(prefix, numbers(np.arange(low, high)))
+    return memoryview(frames(chunk.subject[low:high], reply, block, chunk.value[low:high]).buffers()[2])
 
 
 def atomic(connection: Connection, chunk: Chunk, timeout: float) -> Acks:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.ahead import Ahead
 from penstock.connectors.jetstream import acks, api, publish, rows
 from penstock.connectors.jetstream.acks import Acks, Refusal
 from penstock.connectors.jetstream.calls import Calls
@@ -49,11 +50,10 @@ class JetStreamSink:
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
         """Publish the rows that are not there yet; returns when every row is stored."""
-        task = _Task(self, origin)
+        task = _Task(self, origin, batches)
         try:
-            for batch in batches:
-                if len(batch):
-                    task.put(batch)
+            for chunk in task.chunks:
+                task.put(chunk)
             return task.receipt()
         except PenstockError as error:
             if task.spans:
@@ -100,17 +100,24 @@ class JetStreamSink:
 class _Task:
     """One attempt to write one partition."""
 
-    def __init__(self, sink: JetStreamSink, origin: Origin):
+    def __init__(self, sink: JetStreamSink, origin: Origin, batches: Iterator[pa.RecordBatch]):
         self.sink, self.options, self.origin = sink, sink.options, origin
+        self.chunks = Ahead(self._chunks(batches))
         self.rows = self.size = self.known = 0
         self.spans: dict[str, tuple[int, int]] = {}
         self.targets: Targets | None = None
         self.guard: Guard | None = None
         self.compared = 0
 
-    def put(self, batch: pa.RecordBatch) -> None:
-        """Store a batch, over new connections if need be."""
-        chunk = rows.chunk(self.options, self.origin, batch, self.rows)
+    def _chunks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
+        first = 0
+        for batch in batches:
+            if len(batch):
+                yield rows.chunk(self.options, self.origin, batch, first)
+                first += len(batch)
+
+    def put(self, chunk: Chunk) -> None:
+        """Store a chunk, over new connections if need be."""
         self.rows += len(chunk)
         self.size += int(lengths(chunk.value).sum())
         failures, one_by_one, deadline = 0, False, 0.0
@@ -182,7 +189,8 @@ class _Task:
             return publish.atomic(calls.connection, chunk, timeout)
         guard = self.guard
         in_time = (lambda: True) if guard is None else (lambda: not guard.over(targets))
-        return publish.pipelined(calls.connection, chunk, self.options.max_in_flight, timeout, in_time)
+        window = self.options.max_in_flight
+        return publish.pipelined(calls.connection, chunk, window, timeout, in_time, self.chunks.prepare)
 
     def _mode(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk) -> str:
         """The way that was asked for, or the best that the stream allows."""
