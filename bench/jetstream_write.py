@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from load import fill, publisher
 from measure import cpu_seconds, median, processes, save
+from penstock.columns import join, numbers, offsets
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.rows import chunk
-from penstock.connectors.nats.columns import offsets
-from penstock.connectors.nats.frames import frames, join, numbers
+from penstock.connectors.nats.frames import frames
 from penstock.contract import Origin
 from penstock.embedded import NatsServer
 from penstock.session import local_session

@@ -13,6 +13,10 @@ class ConnectError(PenstockError):
     """The server cannot be reached or refuses us: network, credentials, permissions, limits."""
 
 
+class Disconnected(ConnectError):  # noqa: N818 - what happened, and the base says that it is an error
+    """The connection broke, or the server is busy; another try may do."""
+
+
 class DataLossError(PenstockError):
     """Data that was still to be read is gone."""
 

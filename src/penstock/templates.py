@@ -29,27 +29,31 @@ def check(option: str, template: str, given: Sequence[str]) -> None:
 
 
 def accept(
-    format: str, given: pa.Schema, template: str | None, takes: Mapping[str, Callable[[pa.DataType], bool]]
+    format: str,
+    given: pa.Schema,
+    template: str | None,
+    takes: Mapping[str, Callable[[pa.DataType], bool]],
+    name: str = "subject",
 ) -> None:
-    """Refuse columns that a sink with the option `subject` would drop or lacks."""
+    """Refuse columns that a sink would drop or lacks, whose rows go where the option or the column `name` says."""
     if template is not None:
-        check("subject", template, given.names)
-        for name in columns(template):
-            kind = given.field(name).type
+        check(name, template, given.names)
+        for column in columns(template):
+            kind = given.field(column).type
             if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-                raise OptionError(f"column '{name}' in the option 'subject' is {kind}, which is no text. Cast it.")
-    elif "subject" not in given.names:
-        raise OptionError("rows have no subject: set the option 'subject', or add a column 'subject'.")
+                raise OptionError(f"column '{column}' in the option '{name}' is {kind}, which is no text. Cast it.")
+    elif name not in given.names:
+        raise OptionError(f"rows have no {name}: set the option '{name}', or add a column '{name}'.")
     accept_columns(format, given, takes, columns(template or ""))
 
 
-def subjects(template: str | None, batch: pa.RecordBatch) -> pa.Array:
-    """The subject of each row: its own, or where it has none, the option's. A template over `subject` rewrites it."""
-    own = batch.column("subject") if "subject" in batch.schema.names else None
+def names(template: str | None, batch: pa.RecordBatch, name: str = "subject") -> pa.Array:
+    """Where each row goes: its own `name`, or where it has none, the option's. A template over that column wins."""
+    own = batch.column(name) if name in batch.schema.names else None
     if template is None:
         return own
     made = fill(template, batch)
-    return made if own is None or "subject" in columns(template) else pc.coalesce(own, made)
+    return made if own is None or name in columns(template) else pc.coalesce(own, made)
 
 
 def fill(template: str, batch: pa.RecordBatch) -> pa.Array:

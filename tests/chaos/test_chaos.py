@@ -21,9 +21,9 @@ from proxy import Proxy
 from sink_tools import Stopped, batch, bodies, commit, write
 
 from harness import Admin
+from penstock import pool
 from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.targets import Targets
-from penstock.connectors.nats import pool
 from penstock.contract import Origin, Receipt
 from penstock.embedded import NatsServer
 from penstock.errors import ConnectError

@@ -1,15 +1,15 @@
 from collections.abc import Iterator
 
 import pytest
-from jetstream_tools import close_idle
 
 from harness import Admin
+from penstock.pool import close_all
 
 
 @pytest.fixture(autouse=True)
 def _no_connection_outlives_its_test() -> Iterator[None]:
     yield
-    close_idle()
+    close_all()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Open a source, read ranges and batches, and wait for things: what all tests of the JetStream source share."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,13 +22,6 @@ def opened(url: str, **options: Any) -> Iterator[JetStreamSource]:
         yield source
     finally:
         source.close()
-
-
-def close_idle() -> None:
-    """Close the connections that this process keeps for later."""
-    for idle in sys.__dict__.get("_penstock_idle_nats", {}).values():
-        while idle:
-            idle.pop()[1].close()
 
 
 def whole(source: JetStreamSource, stream: str) -> Range:

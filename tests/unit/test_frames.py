@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.connectors.nats.columns import offsets
-from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, frames, header_lines, join, numbers, size_of
+from penstock.columns import join, numbers, offsets
+from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, frames, header_lines, size_of
 from penstock.connectors.nats.headers import fields
 from penstock.connectors.nats.subjects import problem
 from penstock.connectors.nats.wire import scan

@@ -134,7 +134,7 @@ def test_a_subject_is_the_rows_own_or_the_options(
     template: str | None, own: list[str | None] | None, expected: list[str | None]
 ) -> None:
     columns = {"x": pa.array(["1", None])} | ({} if own is None else {"subject": pa.array(own, pa.string())})
-    assert templates.subjects(template, pa.RecordBatch.from_pydict(columns)).to_pylist() == expected
+    assert templates.names(template, pa.RecordBatch.from_pydict(columns)).to_pylist() == expected
 
 
 # Columns that a sink takes

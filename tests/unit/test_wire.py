@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.connectors.nats.columns import decimals, offsets, segments
+from penstock.columns import decimals, offsets, segments
 from penstock.connectors.nats.headers import all_fields, fields, headers_column
 from penstock.connectors.nats.wire import LARGE, Frame, Kind, Messages, Scan, parse, scan
 from penstock.errors import ProtocolError

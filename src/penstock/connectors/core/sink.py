@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import templates
+from penstock.columns import Ints, lengths, offsets
 from penstock.connectors.core.options import CoreSinkOptions
 from penstock.connectors.nats.client import Connection
-from penstock.connectors.nats.columns import Ints, offsets
-from penstock.connectors.nats.frames import bad_body, bad_header, bad_subject, frames, header_lines, lengths
+from penstock.connectors.nats.frames import bad_body, bad_header, bad_subject, frames, header_lines
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
 from penstock.errors import OptionError
@@ -56,7 +56,7 @@ class CoreSink:
     def _frames(self, batch: pa.RecordBatch, origin: Origin, first: int, limit: int) -> tuple[memoryview, Ints]:
         names = batch.schema.names
         value = batch.column("value").cast(pa.binary())
-        subject = templates.subjects(self.options.subject, batch).cast(pa.binary())
+        subject = templates.names(self.options.subject, batch).cast(pa.binary())
         fault = bad_subject(subject)
         block = reply = None
         if "headers" in names and batch.column("headers").null_count < len(batch):

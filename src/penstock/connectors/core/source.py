@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import segments, text
 from penstock.connectors.core.options import CoreOptions
 from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import OWN, Connection, pause
-from penstock.connectors.nats.columns import segments, text
-from penstock.connectors.nats.dial import Disconnected
-from penstock.errors import PenstockError
+from penstock.errors import Disconnected, PenstockError
 from penstock.held import Held
 from penstock.offsets import Bound, Bounds, Offsets, Range
 from penstock.record import TIMESTAMP

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.connectors.nats.columns import Ints, decimals
+from penstock.columns import Ints, decimals
 from penstock.connectors.nats.wire import Messages
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.connectors.nats.columns import grid, interleaved, text
+from penstock.columns import grid, interleaved, text
 from penstock.connectors.nats.headers import Fields
 from penstock.connectors.nats.wire import Messages
 from penstock.record import TIMESTAMP

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from penstock.connectors.jetstream import api
 from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import Connection
-from penstock.connectors.nats.dial import Disconnected
 from penstock.connectors.nats.options import NatsOptions
-from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
 
 # So many consumers stand at the same time while messages are counted: accounts may have few.
 MOST_AT_ONCE = 16

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import join, numbers, offsets, segments
 from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import wire
 from penstock.connectors.nats.client import Connection, pause
-from penstock.connectors.nats.columns import offsets, segments
-from penstock.connectors.nats.dial import Disconnected
-from penstock.connectors.nats.frames import frames, join, numbers
+from penstock.connectors.nats.frames import frames
 from penstock.connectors.nats.pool import connect, keep
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import Disconnected, OptionError, PenstockError
 from penstock.held import Held
 from penstock.offsets import Bound, Bounds, Offsets, Range
 

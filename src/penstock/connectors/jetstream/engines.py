@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.nats import headers, wire
-from penstock.connectors.nats.dial import Disconnected
 from penstock.connectors.nats.subjects import as_regex
-from penstock.errors import ConnectError, ProtocolError
+from penstock.errors import ConnectError, Disconnected, ProtocolError
 from penstock.offsets import Range
 
 # Up to 64 MB may wait in the server for a client before it is cut off as slow: stay far below.

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns import Ints
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.ledger import Claim, Ledger
 from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
@@ -19,7 +20,6 @@ from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.rows import MESSAGE_ID
 from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.connectors.jetstream.targets import Targets
-from penstock.connectors.nats.columns import Ints
 from penstock.connectors.nats.options import NatsOptions
 from penstock.contract import Origin
 from penstock.errors import DataLossError, OptionError

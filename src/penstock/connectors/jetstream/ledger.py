@@ -14,10 +14,9 @@ from typing import Any
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.nats.client import Denied
-from penstock.connectors.nats.dial import Disconnected
 from penstock.connectors.nats.wire import Frame
 from penstock.contract import Origin
-from penstock.errors import ConnectError, OptionError
+from penstock.errors import ConnectError, Disconnected, OptionError
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.columns import Ints, join, numbers, offsets
 from penstock.connectors.jetstream import acks
 from penstock.connectors.jetstream.acks import Acks, Refusal
 from penstock.connectors.nats import headers
 from penstock.connectors.nats.client import Connection
-from penstock.connectors.nats.columns import Ints, offsets
-from penstock.connectors.nats.frames import frames, join, numbers
+from penstock.connectors.nats.frames import frames
 
 # One write to the socket; the acks of the last ones come while the next is written.
 STEP = 1000

@@ -9,19 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import templates
+from penstock.columns import Ints, join, numbers
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
-from penstock.connectors.nats.columns import Ints
-from penstock.connectors.nats.frames import (
-    Fault,
-    bad_body,
-    bad_header,
-    bad_subject,
-    bad_value,
-    header_lines,
-    join,
-    numbers,
-)
+from penstock.connectors.nats.frames import Fault, bad_body, bad_header, bad_subject, bad_value, header_lines
 from penstock.contract import Origin
 from penstock.errors import OptionError
 from penstock.record import IN_SQL, is_bytes, is_count, is_headers, is_text
@@ -62,7 +53,7 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
         if name in names and batch.column(name).null_count < len(batch):
             raise OptionError(f"jetstream would drop the column '{name}', which the server gives. Leave it out.")
     value = _binary(batch.column("value"))
-    subject = _binary(templates.subjects(options.subject, batch))
+    subject = _binary(templates.names(options.subject, batch))
     fault = bad_body(None, value, sys.maxsize) or bad_subject(subject)  # how large it may be, only the server knows
     if fault is None and "headers" in names:
         fault = bad_header(batch.column("headers"))

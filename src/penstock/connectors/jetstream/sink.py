@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ahead import Ahead
+from penstock.columns import lengths
 from penstock.connectors.jetstream import acks, api, publish, rows
 from penstock.connectors.jetstream.acks import Acks, Refusal
 from penstock.connectors.jetstream.calls import Calls
@@ -17,11 +18,9 @@ from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets, nobody
 from penstock.connectors.nats.client import pause
-from penstock.connectors.nats.dial import Disconnected
-from penstock.connectors.nats.frames import lengths
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
-from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
 
 log = logging.getLogger("penstock")
 

@@ -20,9 +20,8 @@ from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.upkeep import Upkeep
 from penstock.connectors.nats.client import Denied, pause
-from penstock.connectors.nats.dial import Disconnected
 from penstock.connectors.nats.pool import connect, keep
-from penstock.errors import ConnectError, DataLossError, OptionError, PenstockError
+from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError, PenstockError
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Position, Range, lost
 
 log = logging.getLogger("penstock")

@@ -16,9 +16,9 @@ from typing import Any
 from penstock import __version__
 from penstock.connectors.nats import wire
 from penstock.connectors.nats.credentials import introduce, who
-from penstock.connectors.nats.dial import Address, Disconnected, address, dial, reason
+from penstock.connectors.nats.dial import Address, address, dial, reason
 from penstock.connectors.nats.options import NatsOptions
-from penstock.errors import ConnectError, PenstockError, ProtocolError
+from penstock.errors import ConnectError, Disconnected, PenstockError, ProtocolError
 
 # Two megabytes of 200-byte messages are 7,500 rows: the fixed cost of the vectors, half a millisecond, is spread thin.
 BUFFER = 2 << 20

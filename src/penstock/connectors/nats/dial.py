@@ -7,11 +7,7 @@ import time
 from typing import Any, NamedTuple
 
 from penstock.connectors.nats.options import NatsOptions
-from penstock.errors import ConnectError, OptionError
-
-
-class Disconnected(ConnectError):  # noqa: N818 - what happened, and the base says that it is an error
-    """The connection broke; another one may do."""
+from penstock.errors import ConnectError, Disconnected, OptionError
 
 
 class Address(NamedTuple):

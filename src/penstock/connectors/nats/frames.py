@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.connectors.nats.columns import Ints
+from penstock.columns import Ints, join, lengths, numbers
 from penstock.connectors.nats.subjects import problem
 
 _EMPTY = pa.scalar(b"", pa.binary())
@@ -24,18 +24,6 @@ class Fault(NamedTuple):
 
     row: int
     why: str
-
-
-def join(*pieces: pa.Array | bytes) -> pa.Array:
-    """The pieces of each row, put together."""
-    return pc.binary_join_element_wise(
-        *(pa.scalar(p, pa.binary()) if isinstance(p, bytes) else p for p in pieces), _EMPTY
-    )
-
-
-def numbers(values: Ints) -> pa.Array:
-    """Whole numbers as text."""
-    return pa.array(values).cast(pa.string()).cast(pa.binary())
 
 
 def frames(subject: pa.Array, reply: pa.Array | None, block: pa.Array | None, value: pa.Array) -> pa.Array:
@@ -53,12 +41,6 @@ def size_of(block: pa.Array | None, value: pa.Array) -> Ints:
     """What the server counts against max_payload."""
     sizes = lengths(value)
     return sizes if block is None else sizes + lengths(block) + len(_FIRST_LINE) + 2
-
-
-def lengths(column: pa.Array) -> Ints:
-    """How many bytes each row has."""
-    found: Ints = pc.binary_length(column).to_numpy().astype(np.int64)
-    return found
 
 
 def _tidy(column: pa.Array) -> pa.Array:

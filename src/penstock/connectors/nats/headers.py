@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.connectors.nats.columns import Ints, interleaved, offsets, text
+from penstock.columns import Ints, interleaved, offsets, text
 from penstock.record import HEADER, HEADERS
 
 _CR, _LF, _SPACE, _TAB, _COLON = 13, 10, 32, 9, 58

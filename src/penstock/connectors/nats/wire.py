@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.connectors.nats.columns import Bytes, Ints, decimals, grid, offsets, segments
+from penstock.columns import Bytes, Ints, decimals, grid, offsets, segments
 from penstock.errors import ProtocolError
 
 LARGE = 2048

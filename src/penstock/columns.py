@@ -9,6 +9,7 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _POW = 10 ** np.arange(9, dtype=np.int64)
+_EMPTY = pa.scalar(b"", pa.binary())
 _INDICES: dict[tuple[int, int], pa.Array] = {}
 
 
@@ -75,3 +76,21 @@ def grid(found: Ints, at: Ints) -> Ints | None:
         return None
     table = found.reshape(-1, width)
     return table if (table[:, 0] >= at[:-1]).all() and (table[:, -1] < at[1:]).all() else None
+
+
+def join(*pieces: pa.Array | bytes) -> pa.Array:
+    """The pieces of each row, put together."""
+    return pc.binary_join_element_wise(
+        *(pa.scalar(p, pa.binary()) if isinstance(p, bytes) else p for p in pieces), _EMPTY
+    )
+
+
+def numbers(values: Ints) -> pa.Array:
+    """Whole numbers as text."""
+    return pa.array(values).cast(pa.string()).cast(pa.binary())
+
+
+def lengths(column: pa.Array) -> Ints:
+    """How many bytes each row has."""
+    found: Ints = pc.binary_length(column).to_numpy().astype(np.int64)
+    return found

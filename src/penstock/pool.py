@@ -1,0 +1,59 @@
+"""Connections that wait for their next use: Spark's workers live through many tasks. Knows no protocol."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable
+from typing import Protocol, TypeVar
+
+# Spark ends a worker after a minute without work; a connection need not wait longer for its next use.
+MOST_IDLE = 60.0
+
+
+class Pooled(Protocol):
+    """A connection that can be used again."""
+
+    used: bool  # whether it has been, before its current use
+
+    def alive(self) -> bool:
+        """Whether it still works, as far as can be seen from here."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+P = TypeVar("P", bound=Pooled)
+
+
+def take(key: Hashable, make: Callable[[], P]) -> P:
+    """An idle connection of this process to the same place, as the same user, that is still alive, or a new one."""
+    now = time.monotonic()
+    for waiting in _idle().values():
+        while waiting and now - waiting[0][0] > MOST_IDLE:
+            waiting.pop(0)[1].close()
+    waiting = _idle().get((os.getpid(), key), [])
+    while waiting:
+        connection = waiting.pop()[1]
+        if connection.alive():
+            connection.used = True
+            return connection  # type: ignore[return-value]  # what lies under a key was made by the same `make`
+        connection.close()
+    return make()
+
+
+def keep(key: Hashable, connection: Pooled) -> None:
+    """Give a connection back after use, for the next task of this process."""
+    _idle().setdefault((os.getpid(), key), []).append((time.monotonic(), connection))
+
+
+def close_all() -> None:
+    """Hang up on everybody."""
+    for waiting in _idle().values():
+        while waiting:
+            waiting.pop()[1].close()
+
+
+def _idle() -> dict[Hashable, list[tuple[float, Pooled]]]:
+    """Kept on `sys`: a module that was pickled by value has new globals in each task."""
+    idle: dict[Hashable, list[tuple[float, Pooled]]] = sys.__dict__.setdefault("_penstock_idle", {})
+    return idle
