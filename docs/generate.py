@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
-from penstock.options import Options, alias, table
+from penstock.options import Options, table
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def option_table(model: type[Options], without: type[Options] | None = None) -> str:
-    """Options in Markdown; `without` those of another table."""
-    known = without.model_fields if without else {}
+    """Options in Markdown; `without` those that stand in another table."""
+    known = table(without) if without else []
     rows = [
         f"| `{option}` | {f'`{default}`' if default else ''} | {doc.replace('|', chr(92) + '|')} |"
         for option, default, doc in table(model)
-        if option not in map(alias, known)
+        if (option, default, doc) not in known
     ]
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import s2_harness
 from harness import Admin, server
+from penstock.connectors.s2.lite import S2Lite
 from penstock.embedded import NatsServer
 from penstock.session import local_session
 
@@ -25,6 +27,18 @@ def admin(nats: NatsServer) -> Iterator[Admin]:
     connection = Admin(nats.url)
     yield connection
     connection.close()
+
+
+@pytest.fixture(scope="session")
+def s2() -> Iterator["S2Lite | s2_harness.Cloud"]:
+    """One s2-lite in memory for all tests that do not harm it."""
+    with s2_harness.server() as running:
+        yield running
+
+
+@pytest.fixture
+def s2_admin(s2: "S2Lite | s2_harness.Cloud") -> s2_harness.S2Admin:
+    return s2_harness.S2Admin(s2)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from typer.testing import CliRunner
 
 from harness import Admin
 from penstock.cli import app
+from penstock.connectors.s2.lite import S2Lite
 from penstock.embedded import NatsServer
+from s2_harness import S2Admin
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -41,8 +44,20 @@ def orders(nats: NatsServer, admin: Admin) -> Any:
         admin.delete("SENSORS")
 
 
+@pytest.fixture(scope="module")
+def s2_orders() -> Iterator[S2Lite]:
+    with S2Lite(basin="my-basin") as running:
+        admin = S2Admin(running)
+        admin.make("orders/eu")
+        admin.append("orders/eu", [b"{}"] * 20)
+        admin.make("changes")
+        yield running
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_of_a_page_runs(page: Path, orders: NatsServer, spark: SparkSession, tmp_path: Path) -> None:
+def test_every_block_of_a_page_runs(
+    page: Path, orders: NatsServer, s2_orders: S2Lite, spark: SparkSession, tmp_path: Path
+) -> None:
     """One page, one namespace. Blocks have a session, and the default address is the test's server."""
     names: dict[str, Any] = {"spark": spark}
     text = page.read_text()
@@ -51,6 +66,8 @@ def test_every_block_of_a_page_runs(page: Path, orders: NatsServer, spark: Spark
         here = block.replace("nats://127.0.0.1:4222", orders.url).replace("/tmp/", f"{tmp_path}/")
         for name in ("jetstream", "nats"):
             here = here.replace(f'format("{name}")', f'format("{name}").option("servers", "{orders.url}")')
+        here = here.replace('format("s2")', f'format("s2").option("endpoint", "{s2_orders.url}")')
+        here = here.replace("basin 'my-basin'", f"basin 'my-basin', endpoint '{s2_orders.url}'")
         if language == "python" and "NatsServer" not in block:
             exec(compile(here, str(page), "exec"), names)
             ran += 1
@@ -62,8 +79,9 @@ def test_every_block_of_a_page_runs(page: Path, orders: NatsServer, spark: Spark
         names["query"].awaitTermination()
         assert sum(p.numInputRows for p in names["query"].recentProgress) == 20
     if "orders" in names:
-        assert "subject" in names["orders"].columns
+        assert "sequence" in names["orders"].columns
     spark.sql("DROP TABLE IF EXISTS orders")
+    spark.sql("DROP TABLE IF EXISTS changes")
     # Whatever has a block and ran nothing would be a page that is not tested.
     assert ran or not re.search(r"^```(python|sql)", text, re.MULTILINE)
 

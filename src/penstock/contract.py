@@ -61,6 +61,7 @@ class Receipt:
     size: int = 0
     spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     known: int = 0  # of these rows, how many were there already
+    cargo: bytes | None = field(default=None, repr=False)  # rows that the driver is to write
 
     def __str__(self) -> str:
         places = ", ".join(f"{stream} {first} to {last}" for stream, (first, last) in sorted(self.spans.items()))

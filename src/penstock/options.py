@@ -6,6 +6,7 @@ written in camelCase, and matched whatever their case.
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -86,9 +87,19 @@ Positions = Annotated[str | dict[str, int], BeforeValidator(_positions)]
 Count = Annotated[int, Field(gt=0)]
 
 
-def option(default: Any = ..., *, doc: str, example: str | None = None) -> Any:
-    """One option: its default (none: required), what it means, and an example where the name is not enough."""
-    return Field(default, description=doc, examples=[example] if example else None, validate_default=False)
+def option(default: Any = ..., *, doc: str, example: str | None = None, env: str | None = None) -> Any:
+    """One option: its default (none: required), what it means, an example where the name is not enough, and the
+    environment variable that is asked where nothing was given. That is read on the driver: options travel.
+    """
+    if env:
+        doc = f"{doc} Also from the environment variable `{env}`."
+    return Field(
+        default,
+        description=doc,
+        examples=[example] if example else None,
+        json_schema_extra={"env": env},
+        validate_default=False,
+    )
 
 
 class Options(BaseModel):
@@ -109,6 +120,12 @@ class Options(BaseModel):
                 given[known[key.lower()]] = value
             elif key.lower() not in skipped:
                 raise OptionError(_unknown(key, owner, known))
+        for name, field in cls.model_fields.items():
+            extra = field.json_schema_extra
+            variable = extra.get("env") if isinstance(extra, dict) else None
+            elsewhere = {alias(name), alias(f"{name}_file")} & given.keys()
+            if isinstance(variable, str) and variable in os.environ and not elsewhere:
+                given[alias(name)] = os.environ[variable]
         try:
             return cls.model_validate(given)
         except ValidationError as error:

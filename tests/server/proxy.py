@@ -14,6 +14,7 @@ class Proxy:
     `plan` says what befalls connections, in turn: ("cut", n) ends all of them after n more bytes from the
     server, ("stall", n) lets the one that is at n more bytes hang for ever. Later connections are well again,
     until the next step of the plan. `sent` are numbers of bytes from the client after which all are cut, in turn.
+    `instead` are answers that the first connections get, each for what it says first, and nothing more.
     """
 
     def __init__(
@@ -22,8 +23,10 @@ class Proxy:
         plan: list[tuple[str, int]] | None = None,
         delay: float = 0.0,
         sent: list[int] | None = None,
+        instead: list[bytes] | None = None,
     ):
         self.target, self.plan, self.delay, self.sent = port, list(plan or []), delay, list(sent or [])
+        self.instead = list(instead or [])
         self.connections = 0
         self.passed = 0  # bytes from the server, since the last step of the plan
         self._lock = threading.Lock()
@@ -69,6 +72,11 @@ class Proxy:
             while True:
                 client, _ = listener.accept()
                 self.connections += 1
+                if self.instead:
+                    client.recv(65536)
+                    client.sendall(self.instead.pop(0))
+                    _end(client)
+                    continue
                 try:
                     upstream = socket.create_connection(("127.0.0.1", self.target), timeout=5)
                     for end in (client, upstream):  # a bad network, but no slower than it must be

@@ -1,4 +1,4 @@
-"""A driver program of its own, so that tests can kill it: reads JetStream into parquet or JetStream. Takes JSON."""
+"""A driver program of its own, so that tests can kill it: reads a stream into parquet or another stream. Takes JSON."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ import sys
 from penstock.session import local_session
 
 job = json.loads(sys.argv[1])
+format = job.get("format", "jetstream")
 if job.get("remote"):
     from pyspark.sql import SparkSession
 
@@ -17,11 +18,11 @@ if job.get("register"):
 
     penstock.register(spark)
 if job.get("batch"):
-    frame = spark.read.format("jetstream").options(**job["options"]).load()
+    frame = spark.read.format(format).options(**job["options"]).load()
     print(json.dumps({"rows": frame.count()}), flush=True)
-rows = spark.readStream.format("jetstream").options(**job["options"]).load()
+rows = spark.readStream.format(format).options(**job["options"]).load()
 if job.get("sink"):
-    query = rows.select("value").writeStream.format("jetstream").options(**job["sink"])
+    query = rows.select("value").writeStream.format(format).options(**job["sink"])
 else:
     query = rows.writeStream.format("parquet").option("path", job["out"])
 query = query.option("checkpointLocation", job["checkpoint"])

@@ -8,6 +8,7 @@ from penstock.errors import OptionError
 FORMATS = {
     "jetstream": "penstock.connectors.jetstream:JetStream",
     "nats": "penstock.connectors.core:CoreNats",
+    "s2": "penstock.connectors.s2:S2Streams",
 }
 
 

@@ -55,6 +55,16 @@ class Connector(spark.DataSource):
         return None
 
     @classmethod
+    def only_batches(cls, options: Any) -> str | None:
+        """Why there is nothing to stream, and what to do about it; None where there is."""
+        return None
+
+    @classmethod
+    def shaped(cls, options: Any, asked: pa.Schema) -> Any:
+        """`options` for rows of the columns that were asked for, where these are the user's to say."""
+        return options
+
+    @classmethod
     def narrow(cls, options: Any, predicates: Sequence[Predicate]) -> Any:
         """`options` that read less but every row that can satisfy all `predicates`; None where none can."""
         return options
@@ -83,7 +93,7 @@ class Connector(spark.DataSource):
         """A reader for `spark.read`. Spark refuses one that can push filters while the session does not."""
         # Spark plans with filters in a worker of its own, which is running only where the session allows it.
         pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
-        options = self._effective(schema, self.options_type)
+        options = self._reading(schema)
         why = self.only_streams(options)
         if why is not None:
             raise OptionError(f"there is nothing that could be read at once: {why}, or use readStream.")
@@ -91,7 +101,10 @@ class Connector(spark.DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """A reader for `spark.readStream`."""
-        options = self._effective(schema, self.options_type)
+        options = self._reading(schema)
+        why = self.only_batches(options)
+        if why is not None:
+            raise OptionError(f"this cannot be streamed: {why}, or use spark.read.")
         for name in ("ending_offsets", "ending_timestamp", "max_records"):
             if getattr(options, name) is not None:
                 raise OptionError(
@@ -115,6 +128,9 @@ class Connector(spark.DataSource):
         columns = to_arrow_schema(schema, timezone="UTC")
         self.open_sink(options, columns)  # refuses columns before any task runs
         return options, columns
+
+    def _reading(self, schema: StructType) -> Any:
+        return self.shaped(self._effective(schema, self.options_type), to_arrow_schema(schema, timezone="UTC"))
 
     def _effective(self, schema: StructType, model: type[Options] | None) -> Any:
         kept = recall(schema, model) if model is not None else {}

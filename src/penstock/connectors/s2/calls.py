@@ -1,0 +1,279 @@
+"""S2's API as questions: which streams there are, where they begin and end, their records. Knows paths and answers;
+nothing of positions' meaning, attempts or Spark.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from penstock import pool
+from penstock.columns import Ints
+from penstock.connectors.s2 import wire
+from penstock.connectors.s2.http import Connection, Request, Response
+from penstock.connectors.s2.options import S2Options
+from penstock.connectors.s2.wire import Records
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
+
+SESSION = {"content-type": "s2s/proto"}
+PROTO = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+JSON = {"content-type": "application/json"}
+# Answers after which the same request may do: the server is busy, or was just changing over.
+BUSY = (408, 429, 500, 502, 503, 504)
+# So many bytes of frames are turned into columns at once.
+GATHER = 1 << 20
+
+
+class ApiError(PenstockError):
+    """S2 refuses."""
+
+    def __init__(self, status: int, answer: dict[str, Any]):
+        self.status, self.answer = status, answer
+        self.code = str(answer.get("code", ""))
+        super().__init__(f"{answer.get('message') or answer or 'no reason given'} ({status} {self.code})".strip())
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the stream is not there, or on its way out."""
+        return self.code in ("stream_not_found", "stream_deletion_pending")
+
+
+class Calls:
+    """Questions over one connection, which is taken at the first of them and given back with `close`."""
+
+    def __init__(self, options: S2Options):
+        self.options = options
+        self._connection: Connection | None = None
+
+    def open(self) -> Connection:
+        """The connection."""
+        if self._connection is None:
+            self._connection = connect(self.options)
+        return self._connection
+
+    @property
+    def used(self) -> bool:
+        """Whether the connection waited for its use, and may have died meanwhile."""
+        return self._connection is not None and self._connection.used
+
+    def close(self) -> None:
+        """Give the connection back, or throw it away if it broke."""
+        if self._connection is not None and not self._connection.closed:
+            keep(self.options, self._connection)
+        self._connection = None
+
+    def drop(self) -> None:
+        """Throw the connection away."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def streams(self, prefix: str) -> dict[str, str]:
+        """The streams whose names begin so, and when each was made."""
+        found: dict[str, str] = {}
+        after = ""
+        while True:
+            path = f"/v1/streams?prefix={quote(prefix, safe='')}&start_after={quote(after, safe='')}&limit=1000"
+            answer = self._json(Request("GET", path))
+            for entry in answer["streams"]:
+                after = entry["name"]
+                if entry.get("deleted_at") is None:
+                    found[after] = entry["created_at"]
+            if not answer["has_more"]:
+                return found
+
+    def named(self, names: Sequence[str]) -> dict[str, str]:
+        """When each of these streams was made; those that are not there are left out. Makes none, whatever the basin
+        does for those that are read.
+        """
+        paths = [f"/v1/streams?prefix={quote(name, safe='')}&limit=1" for name in names]
+        found = {}
+        for name, response in zip(names, self._ask([Request("GET", path) for path in paths]), strict=True):
+            for entry in _checked(response).json()["streams"]:  # the name itself comes before all that go on from it
+                if entry["name"] == name and entry.get("deleted_at") is None:
+                    found[name] = entry["created_at"]
+        return found
+
+    def tails(self, names: Sequence[str]) -> dict[str, int]:
+        """The next position of each stream; those that are gone are left out."""
+        responses = self._ask([Request("GET", f"{path(name)}/tail") for name in names])
+        found = {}
+        for name, response in zip(names, responses, strict=True):
+            try:
+                found[name] = int(_checked(response).json()["tail"]["seq_num"])
+            except ApiError as error:
+                if not error.is_gone:
+                    raise
+        return found
+
+    def firsts(self, tails: dict[str, int]) -> dict[str, tuple[int, int]]:
+        """Of each stream the first position that it still holds, or its tail, and the size of the record there."""
+        requests = [Request("GET", f"{path(name)}?seq_num=0&count=1", PROTO) for name in tails]
+        found = {}
+        for (name, tail), response in zip(tails.items(), self._ask(requests), strict=True):
+            records = _one(response)
+            found[name] = (tail, 0) if not len(records) else (int(records.sequence[0]), len(response.body))
+        return found
+
+    def at_time(self, stream: str, milliseconds: int) -> int | None:
+        """The first position not older than a moment; None where all are."""
+        request = Request("GET", f"{path(stream)}?timestamp={max(0, milliseconds)}&count=1", PROTO)
+        records = _one(self._ask([request])[0])
+        return int(records.sequence[0]) if len(records) else None
+
+    def last(self, streams: Sequence[str], back: int = 1) -> dict[str, tuple[int, Records] | None]:
+        """Of each stream its tail, and as many of its last records as are there, at most `back`; None: no stream."""
+        tails = self.tails(streams)
+        there = [name for name in streams if tails.get(name)]
+        requests = [
+            Request("GET", f"{path(name)}?seq_num={max(0, tails[name] - back)}&count={back}", PROTO) for name in there
+        ]
+        records = dict(zip(there, map(_one, self._ask(requests)), strict=True))
+        nothing = wire.read_batch(b"")
+        return {name: (tails[name], records.get(name, nothing)) if name in tails else None for name in streams}
+
+    def read(self, stream: str, start: int, count: int) -> Iterator[Records]:
+        """Records from a position on, as many as there are up to `count`, some thousand at a time."""
+        headers = SESSION if self.options.compression == "none" else {
+            **SESSION, "accept-encoding": self.options.compression,
+        }  # fmt: skip
+        connection = self.open()
+        request = Request("GET", f"{path(stream)}?seq_num={start}&count={count}&wait=0", headers)
+        response, body = connection.stream(request)
+        if response.status == 416:  # nothing there
+            return
+        _checked(response)
+        frames, waiting, size, whole = wire.Deframer(), [], 0, False
+        try:
+            for piece in body:
+                for frame in frames.feed(piece):
+                    if frame.terminal:
+                        failure = wire.failure(frame)
+                        raise refused(failure.status, failure.answer)
+                    waiting.append(frame.body)
+                    size += len(frame.body)
+                if size >= GATHER:
+                    yield wire.read_batch(b"".join(waiting))
+                    waiting, size = [], 0
+            whole = True
+        finally:
+            if not whole:  # the rest of the answer is still to come, and nobody wants it
+                self.drop()
+        if waiting:
+            yield wire.read_batch(b"".join(waiting))
+        if not frames.complete:
+            raise Disconnected(f"{connection} ended an answer in the middle of a frame")
+
+    def make(self, stream: str, config: dict[str, object]) -> None:
+        """Make a stream, unless it is there."""
+        self._json(Request("PUT", f"/v1/streams/{quote(stream, safe='')}", JSON, json.dumps(config).encode()))
+
+    def missing(self, stream: str) -> OptionError:
+        """The error for a stream that is not there, with those that are called alike."""
+        names = self.streams("")
+        close = difflib.get_close_matches(stream, names, n=3, cutoff=0.5)
+        there = (
+            f"Did you mean {' or '.join(repr(name) for name in close)}?"
+            if close
+            else (f"It has {len(names):,} streams: {', '.join(sorted(names)[:10])}." if names else "It has none.")
+        )
+        return OptionError(f"basin '{self.options.basin}' has no stream '{stream}'. {there}")
+
+    def _ask(self, requests: Sequence[Request]) -> list[Response]:
+        answers = self.open().ask(requests)
+        if any(answer.status == 404 and answer.json().get("code") == "basin_not_found" for answer in answers):
+            raise self._no_basin()
+        return answers
+
+    def _json(self, request: Request) -> dict[str, Any]:
+        return _checked(self._ask([request])[0]).json()
+
+    def _no_basin(self) -> OptionError:
+        wanted, names = self.options.basin, []
+        account = Calls(self.options)
+        try:
+            account._connection = connect(self.options, self.options.account())
+            names = [entry["name"] for entry in account._json(Request("GET", "/v1/basins?limit=1000"))["basins"]]
+        except PenstockError:
+            pass  # a token may well not allow to list them
+        finally:
+            account.drop()
+        close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+        there = f" Did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
+        return OptionError(f"there is no basin '{wanted}' at {self.options.base()}.{there}")
+
+
+def connect(options: S2Options, base: str | None = None) -> Connection:
+    """A connection to the basin, or to another address, as this user."""
+    headers = {"user-agent": "penstock"}
+    if options.names_basin():
+        headers["s2-basin"] = options.basin
+    token, key = options.reveal("access_token"), options.reveal("encryption_key")
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    if key:
+        headers["s2-encryption-key"] = key
+
+    def make() -> Connection:
+        times = options.connect_timeout, options.request_timeout
+        return Connection(base or options.base(), headers, *times, options.tls_ca)
+
+    return make() if base else pool.take(_key(options), make)
+
+
+def keep(options: S2Options, connection: Connection) -> None:
+    """Give a connection back after use."""
+    pool.keep(_key(options), connection)
+
+
+def _key(options: S2Options) -> tuple[Any, ...]:
+    return ("s2", *(getattr(options, name) for name in S2Options.model_fields))
+
+
+def path(stream: str) -> str:
+    """Where the records of a stream are."""
+    return f"/v1/streams/{quote(stream, safe='')}/records"
+
+
+def refused(status: int, answer: dict[str, Any]) -> PenstockError:
+    """The error for an answer that is none."""
+    error = ApiError(status, answer)
+    if status in BUSY or error.code == "transaction_conflict":
+        return Disconnected(f"S2 is busy: {error}")
+    if status == 401 or error.code == "permission_denied":
+        return ConnectError(f"S2 refuses the access token: {error}. Check accessToken, and what it allows.")
+    if error.code == "decryption_failed":
+        return ConnectError(f"S2 cannot decrypt the stream: {error}. Check encryptionKey.")
+    return error
+
+
+def _checked(response: Response) -> Response:
+    if 200 <= response.status < 300:
+        return response
+    raise refused(response.status, response.json())
+
+
+def _one(response: Response) -> Records:
+    """The records of a unary read; none where there is nothing at that place."""
+    if response.status == 416:
+        return wire.read_batch(b"")
+    try:
+        return wire.read_batch(_checked(response).body)
+    except ApiError as error:
+        if error.is_gone:
+            return wire.read_batch(b"")
+        raise
+
+
+def gaps(sequence: Ints, start: int) -> list[tuple[int, int]]:
+    """The positions from `start` on that are jumped over, as first and next."""
+    if not len(sequence):
+        return []
+    found = [(start, int(sequence[0]))] if sequence[0] > start else []
+    if sequence[-1] - sequence[0] != len(sequence) - 1:
+        at = np.flatnonzero(np.diff(sequence) > 1)
+        found += [(int(sequence[i]) + 1, int(sequence[i + 1])) for i in at]
+    return found

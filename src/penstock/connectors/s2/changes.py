@@ -1,0 +1,81 @@
+"""What an upsert sink wrote, read back as the changes to a table, or as the table that they lead to."""
+
+import logging
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.connectors.s2 import upsert
+from penstock.connectors.s2.options import S2SourceOptions
+from penstock.connectors.s2.source import S2Source
+from penstock.connectors.s2.wire import Records
+from penstock.errors import ProtocolError
+from penstock.offsets import Range
+from penstock.record import TIMESTAMP
+
+log = logging.getLogger("penstock")
+
+Flags = npt.NDArray[np.bool_]
+
+# Columns of a record that are not of the table.
+OF_RECORD = ("_action", "_change_type", "_stream", "_sequence", "_timestamp")
+
+
+class ChangesSource(S2Source):
+    """The same streams and positions; only the rows are others."""
+
+    def __init__(self, options: S2SourceOptions, columns: pa.Schema):
+        super().__init__(options, columns)
+        own = [field for field in columns if field.name not in OF_RECORD]
+        self.keys = pa.schema([field for field in own if field.name in options.key_columns])
+        self.values = pa.schema([field for field in own if field.name not in options.key_columns])
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        """The changes of a range, or where a snapshot is wanted, the last of each key that is no deletion."""
+        table: pa.Table | None = None
+        skipped = 0
+        for records in self.records(span):
+            records = records.where(~records.commands())
+            rows, keys, deletes = upsert.parts(records)
+            foreign = len(records) - len(rows)
+            if foreign and self.options.strict:
+                first = int(np.setdiff1d(np.arange(len(records)), rows)[0])
+                raise ProtocolError(
+                    f"record {int(records.sequence[first])} of stream '{span.shard}' is no change to a table: it has "
+                    "no headers @key and @action. Set strict=false to skip such records."
+                )
+            skipped += foreign
+            if not len(rows):
+                continue
+            wanted = np.zeros(len(records), bool)
+            wanted[rows] = True
+            made = self._changes(span.shard, records.where(wanted), keys, deletes)
+            if not self.options.snapshot:
+                yield made
+                continue
+            more = pa.Table.from_batches([made]).append_column("@gone", pa.array(deletes))
+            table = upsert.latest(more if table is None else pa.concat_tables([table, more]), self.keys.names)
+        if skipped:
+            log.warning("stream '%s': skipped %d records that are no changes to a table", span.shard, skipped)
+        if table is not None:
+            left = table.filter(pc.invert(table["@gone"])).drop_columns(["@gone"])
+            yield from left.combine_chunks().to_batches()
+
+    def _changes(self, stream: str, records: Records, keys: pa.Array, deletes: Flags) -> pa.RecordBatch:
+        made = upsert.decode(keys, self.keys, f"@key in stream '{stream}'", records.sequence)
+        made |= upsert.decode(records.value, self.values, f"body in stream '{stream}'", records.sequence)
+        gone = pa.array(deletes)
+        own: dict[str, Callable[[], pa.Array]] = {
+            "_action": lambda: pc.if_else(gone, "d", "u"),
+            "_change_type": lambda: pc.if_else(gone, "delete", "update_postimage"),
+            "_stream": lambda: pa.repeat(pa.scalar(stream, pa.string()), len(records)),
+            "_sequence": lambda: pa.array(records.sequence),
+            "_timestamp": lambda: pa.array(records.timestamp * 1000).view(TIMESTAMP),
+        }
+        columns = [own[f.name]() if f.name in own else made[f.name] for f in self.columns]
+        return pa.RecordBatch.from_arrays(
+            [c.cast(f.type) for c, f in zip(columns, self.columns, strict=True)], schema=self.columns
+        )

@@ -1,0 +1,208 @@
+"""HTTP/1.1 on a socket, for what a library would make slow: requests sent in one go and answered in turn, answers read
+while they come, and a request that is written while its answer is read. Knows no S2.
+"""
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from penstock.errors import ConnectError, Disconnected, OptionError
+
+# So many requests are on their way at most: their answers must find room in the sockets' buffers.
+PIPELINE = 64
+
+
+class Request(NamedTuple):
+    """What is asked, below the address of the server."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+
+
+class Response(NamedTuple):
+    """What was answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The body as JSON; empty where it is none."""
+        try:
+            answer = json.loads(self.body or b"{}")
+        except ValueError:
+            return {}
+        return answer if isinstance(answer, dict) else {}
+
+
+class Connection:
+    """One connection to one server. Used by one thread; an answer must be read before the next request."""
+
+    def __init__(self, base: str, headers: Mapping[str, str], connect: float, wait: float, ca: Path | None = None):
+        parts = urlsplit(base)
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.wait, self.used, self.closed = wait, False, False
+        self._common = "".join(f"{name}: {value}\r\n" for name, value in {"host": parts.netloc, **headers}.items())
+        self._buffer = bytearray()
+        try:
+            self._socket = self._dial(connect, parts.scheme == "https", ca)
+        except OSError as error:
+            raise Disconnected(f"cannot connect to {self}: {error.strerror or error}") from None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def _dial(self, timeout: float, tls: bool, ca: Path | None) -> socket.socket:
+        raw = socket.create_connection((self.host, self.port), timeout=timeout)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        if not tls:
+            return raw
+        try:
+            context = ssl.create_default_context(cafile=str(ca) if ca else None)
+        except (OSError, ssl.SSLError) as error:
+            raise OptionError(f"cannot use the file in tlsCa: {error}") from None
+        try:
+            return context.wrap_socket(raw, server_hostname=self.host)
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectError(
+                f"TLS with {self} failed: {error.verify_message}. Check tlsCa and the address."
+            ) from None
+
+    def ask(self, requests: Sequence[Request]) -> list[Response]:
+        """The answers, in turn; requests travel together."""
+        answers: list[Response] = []
+        for low in range(0, len(requests), PIPELINE):
+            part = requests[low : low + PIPELINE]
+            self.send(b"".join(self._text(request) for request in part))
+            answers += [self.response() for _ in part]
+        return answers
+
+    def stream(self, request: Request) -> tuple[Response, Iterator[bytes]]:
+        """The head of an answer, and its body as it comes where all went well. It must be read to its end, or the
+        connection closed.
+        """
+        self.send(self._text(request))
+        return self.answer()
+
+    def post(self, request: Request) -> None:
+        """Send a request whose answer is taken later, by `response`."""
+        self.send(self._text(request))
+
+    def open(self, request: Request) -> None:
+        """Begin a request whose body follows in pieces, by `piece`, and ends with `end`."""
+        self.send(self._text(request._replace(headers={**request.headers, "transfer-encoding": "chunked"})))
+
+    def piece(self, *parts: bytes | memoryview) -> None:
+        """Some of the body of the request that is open."""
+        size = sum(map(len, parts))
+        self.send(b"".join((b"%x\r\n" % size, *parts, b"\r\n")))
+
+    def end(self) -> None:
+        """The body of the request is complete."""
+        self.send(b"0\r\n\r\n")
+
+    def answer(self) -> tuple[Response, Iterator[bytes]]:
+        """The answer to the request that was opened."""
+        status, headers = self._head()
+        if status != 200:
+            return Response(status, headers, b"".join(self._body(headers))), iter(())
+        return Response(status, headers, b""), self._body(headers)
+
+    def alive(self) -> bool:
+        """Whether the server has kept it open, as far as can be seen from here."""
+        if self.closed or self._buffer:
+            return False
+        try:
+            self._socket.settimeout(0)
+            return self._socket.recv(1, 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_PEEK) == b"?"
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Hang up."""
+        self.closed = True
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Put bytes on the wire."""
+        try:
+            self._socket.settimeout(self.wait)
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def _text(self, request: Request) -> bytes:
+        own = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        chunked = "transfer-encoding" in request.headers
+        length = "" if chunked or request.method == "GET" else f"content-length: {len(request.body)}\r\n"
+        head = f"{request.method} {request.path} HTTP/1.1\r\n{self._common}{own}{length}\r\n"
+        return head.encode() + request.body
+
+    def response(self) -> Response:
+        """The answer to the oldest request that has none yet."""
+        status, headers = self._head()
+        return Response(status, headers, b"".join(self._body(headers)))
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            if len(self._buffer) > 1 << 16:
+                raise self._broken("it does not speak HTTP")
+            self._more()
+        first, *lines = bytes(self._take(end + 4)).decode("latin-1").split("\r\n")
+        version, _, rest = first.partition(" ")
+        if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+            raise self._broken(f"it does not speak HTTP/1.1, but {first[:40]!r}")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+        if rest[:3] == "100":
+            return self._head()
+        return int(rest[:3]), headers
+
+    def _body(self, headers: Mapping[str, str]) -> Iterator[bytes]:
+        if "chunked" not in headers.get("transfer-encoding", ""):
+            size = int(headers.get("content-length", "0"))
+            while len(self._buffer) < size:
+                self._more()
+            yield bytes(self._take(size))
+            return
+        while True:
+            while (end := self._buffer.find(b"\r\n")) < 0:
+                self._more()
+            size = int(self._take(end + 2)[:-2].split(b";")[0], 16)
+            while len(self._buffer) < size + 2:
+                self._more(size + 2 - len(self._buffer))
+            piece = bytes(self._take(size + 2)[:size])
+            if not size:
+                return
+            yield piece
+
+    def _take(self, size: int) -> bytearray:
+        taken = self._buffer[:size]
+        del self._buffer[:size]
+        return taken
+
+    def _more(self, wanted: int = 0) -> None:
+        try:
+            self._socket.settimeout(self.wait)
+            data = self._socket.recv(max(1 << 16, min(wanted, 4 << 20)))
+        except OSError as error:
+            raise self._broken(error) from None
+        if not data:
+            raise self._broken("it closed the connection")
+        self._buffer += data
+
+    def _broken(self, why: OSError | str) -> Disconnected:
+        self.close()
+        if isinstance(why, TimeoutError):
+            return Disconnected(f"{self} sent nothing for {self.wait:g}s, with an answer due")
+        reason = why if isinstance(why, str) else why.strerror or str(why)
+        return Disconnected(f"lost the connection to {self}: {reason}")

@@ -1,0 +1,226 @@
+"""What a user may set to read and to write S2."""
+
+import base64
+import binascii
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import pyarrow as pa
+from pydantic import Field, PrivateAttr, SecretStr, model_validator
+
+from penstock import ddl, templates
+from penstock.contract import ReadOptions, WriteOptions
+from penstock.errors import OptionError
+from penstock.options import Bytes, Csv, Options, Seconds, option
+
+CLOUD_BASIN, CLOUD_ACCOUNT = "https://{basin}.b.s2.dev", "https://a.s2.dev"
+MOST_RECORDS, MOST_BYTES = 1000, 1 << 20  # of a batch, and of a record: the server's own limits
+
+
+class S2Options(Options):
+    """How to reach a basin."""
+
+    basin: str = option(doc="The basin.", example="my-basin")
+    access_token: SecretStr | None = option(None, doc="Access token; s2-lite asks for none.", env="S2_ACCESS_TOKEN")
+    access_token_file: Path | None = option(None, doc="File that holds the access token.")
+    endpoint: str | None = option(
+        None, doc="One address for everything, as s2-lite has it.", example="http://127.0.0.1:8080"
+    )
+    account_endpoint: str = option(CLOUD_ACCOUNT, doc="Address of the account's API.", env="S2_ACCOUNT_ENDPOINT")
+    basin_endpoint: str = option(
+        CLOUD_BASIN, doc="Address of the basin's API; `{basin}` stands for its name.", env="S2_BASIN_ENDPOINT"
+    )
+    encryption_key: SecretStr | None = option(None, doc="Key of streams that are encrypted, in base64.")
+    encryption_key_file: Path | None = option(None, doc="File that holds the key.")
+    compression: Literal["none", "gzip", "zstd"] = option(
+        "none", doc="How records travel; `zstd` needs the extra `s2`."
+    )
+    tls_ca: Path | None = option(None, doc="PEM file of the authorities to trust, instead of the system's.")
+    connect_timeout: Seconds = option(5.0, doc="The longest wait for a connection.")
+    request_timeout: Seconds = option(10.0, doc="The longest wait for an answer or for the next bytes of one.")
+    max_retries: Annotated[int, Field(ge=0)] = option(
+        10, doc="How often a lost connection or a busy server is tried again without any progress in between."
+    )
+    retry_delay: Seconds = option(0.1, doc="The wait before the first retry; it doubles up to two seconds.")
+
+    @model_validator(mode="after")
+    def _addresses_and_keys_are_well_formed(self) -> Self:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{6,46}[a-z0-9]", self.basin):
+            raise ValueError(f"'{self.basin}' is no name of a basin: 8 to 48 of a-z, 0-9 and '-', no '-' at either end")
+        for name in ("endpoint", "account_endpoint", "basin_endpoint"):
+            given = getattr(self, name)
+            if given is not None and not re.fullmatch(r"https?://[^/\s@]+(/v1)?/?", given):
+                raise ValueError(f"{name} must be an address such as http://127.0.0.1:8080 or https://host")
+        key = self.encryption_key
+        if key is not None:
+            try:
+                base64.b64decode(key.get_secret_value(), validate=True)
+            except (ValueError, binascii.Error):
+                raise ValueError("encryptionKey must be base64") from None
+        return self
+
+    def base(self) -> str:
+        """The address of the basin's API."""
+        text = self.endpoint or self.basin_endpoint.replace("{basin}", self.basin)
+        return text.rstrip("/").removesuffix("/v1")
+
+    def account(self) -> str:
+        """The address of the account's API."""
+        return (self.endpoint or self.account_endpoint).rstrip("/").removesuffix("/v1")
+
+    def names_basin(self) -> bool:
+        """Whether the address does not say which basin is meant, so that each request must."""
+        return self.endpoint is not None or "{basin}" not in self.basin_endpoint
+
+
+def _keys_fit_the_mode(mode: str, keys: tuple[str, ...]) -> None:
+    if mode == "upsert" and not keys:
+        raise ValueError("mode=upsert needs 'keyColumns', a comma list of the columns that make the key")
+    if mode != "upsert" and keys:
+        raise ValueError("'keyColumns' is for mode=upsert")
+
+
+class S2SourceOptions(S2Options, ReadOptions):
+    """Which streams, and how they are read."""
+
+    _table: pa.Schema | None = PrivateAttr(None)
+
+    streams: Csv = option((), doc="The streams to read, a comma list.", example="orders/eu,orders/us")
+    stream_prefix: str | None = option(
+        None,
+        doc="Read every stream whose name begins so; an empty one means all. Streams made later are found while the "
+        "query runs and read from their beginning.",
+        example="orders/",
+    )
+    discovery_interval: Seconds = option(
+        10.0, doc="How often streams are looked up: new ones, those made again, and where they begin."
+    )
+    include_command_records: bool = option(
+        False, doc="Whether fence and trim records are rows too; their one header has an empty key."
+    )
+    mode: Literal["records", "upsert"] = option(
+        "records",
+        doc="`upsert`: rows are what an upsert sink wrote: the columns of the key, those of the value, and `_action`. "
+        "Give the columns by `.schema(...)`, or by `columns`.",
+    )
+    columns: str | None = option(
+        None,
+        doc="With `mode=upsert`: the columns, for SQL. `_action`, `_stream`, `_sequence` and `_timestamp` are of the "
+        "record, not of the table.",
+        example="id STRING, amount INT, _action STRING",
+    )
+    key_columns: Csv = option((), doc="With `mode=upsert`: the columns of the key.", example="id")
+    snapshot: bool = option(
+        False,
+        doc="With `mode=upsert`, in a batch read: only the latest row of each key, without those deleted. Each stream "
+        "is read by one task.",
+    )
+    strict: bool = option(
+        False,
+        doc="With `mode=upsert`: stop at a record that no upsert sink wrote; otherwise it is skipped and counted.",
+    )
+
+    @model_validator(mode="after")
+    def _names_streams(self) -> Self:
+        if bool(self.streams) == (self.stream_prefix is not None):
+            raise ValueError("set 'streams' or 'streamPrefix', one of both")
+        _keys_fit_the_mode(self.mode, self.key_columns)
+        if self.mode != "upsert" and (self.snapshot or self.columns):
+            raise ValueError("'snapshot' and 'columns' are for mode=upsert")
+        return self
+
+    def shaped(self, table: pa.Schema) -> Self:
+        """The same, for rows of these columns."""
+        # The latest row of a key is known only to whoever sees all of them.
+        whole = {"max_records_per_partition": 1 << 62, "min_partitions": None} if self.snapshot else {}
+        made = self.model_copy(update=whole)
+        made._table = table
+        return made
+
+    @property
+    def table(self) -> pa.Schema:
+        """The columns of the rows in mode=upsert."""
+        if self._table is not None:
+            return self._table
+        if self.columns is None:
+            raise OptionError(
+                "mode=upsert needs the columns: add .schema('id STRING, amount INT, _action STRING') before .load(), "
+                "or the option 'columns'."
+            )
+        return ddl.columns(self.columns)
+
+
+class S2SinkOptions(S2Options, WriteOptions):
+    """Where rows go, and how."""
+
+    stream: str | None = option(
+        None,
+        doc="The stream to write to: a name, or a template over columns. `{partition}` is the number of the task, so "
+        "that each has a stream of its own. A column `stream` that is not null wins.",
+        example="events/{partition}",
+    )
+    mode: Literal["append", "upsert"] = option(
+        "append", doc="`upsert`: rows are changes to a table, told apart by `keyColumns`."
+    )
+    key_columns: Csv = option((), doc="With `mode=upsert`: the columns of the key.", example="id")
+    max_unacked_bytes: Bytes = option(32 << 20, doc="So much may be on its way to a stream without an answer.")
+    append_session: bool = option(
+        True,
+        doc="Batches overlap in one request a stream. `false`: one request a batch, for proxies that hold a request "
+        "back until it has ended.",
+    )
+    driver_bytes: Bytes = option(
+        4 << 20,
+        doc="Without `{partition}` in `stream`, the rows of a task up to this size go through the driver, which writes "
+        "them in the order of the tasks; larger ones are written by their task. With `delivery=exactly_once` only.",
+    )
+    append_retry_policy: Literal["all", "no_side_effects"] = option(
+        "all",
+        doc="With `delivery=at_least_once`: `all` sends again what may have arrived, `no_side_effects` fails instead. "
+        "Exactly once needs no choice: what arrived is found.",
+    )
+    fencing_token: str | None = option(
+        None, doc="Append only while this is the fencing token of the stream, up to 36 bytes."
+    )
+    writer_headers: bool = option(
+        False, doc="Give each record a header `@writer` that names the query and the task, for streams with several."
+    )
+    ensure_stream: bool = option(False, doc="Make a stream that is not there, as the options below say.")
+    retention: str | None = option(
+        None, doc="How long a stream made here keeps records: a duration, or `infinite`.", example="7d"
+    )
+    storage_class: Literal["standard", "express"] | None = option(None, doc="Storage class of a stream made here.")
+    timestamping: Literal["client-prefer", "client-require", "arrival"] | None = option(
+        None, doc="Whose clock stamps the records of a stream made here."
+    )
+
+    @model_validator(mode="after")
+    def _options_fit_together(self) -> Self:
+        _keys_fit_the_mode(self.mode, self.key_columns)
+        if self.retention is not None and not re.fullmatch(r"infinite|\d+[smhd]", self.retention):
+            raise ValueError("retention must be infinite or a duration such as 12h or 7d")
+        if self.stream is not None and not (0 < len(self.stream.encode()) <= 512):
+            raise ValueError("stream must have 1 to 512 bytes")
+        if self.fencing_token is not None and len(self.fencing_token.encode()) > 36:
+            raise ValueError("fencingToken must have at most 36 bytes")
+        return self
+
+    def direct(self) -> bool:
+        """Whether each task writes by itself, as no other writes to the same stream."""
+        mine = self.stream is not None and "partition" in templates.columns(self.stream)
+        return mine or self.delivery != "exactly_once"
+
+    def stream_config(self) -> dict[str, object]:
+        """What a stream is made with, as the API has it."""
+        config: dict[str, object] = {}
+        if self.retention == "infinite":
+            config["retention_policy"] = {"infinite": {}}
+        elif self.retention is not None:
+            unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}[self.retention[-1]]
+            config["retention_policy"] = {"age": int(self.retention[:-1]) * unit}
+        if self.storage_class is not None:
+            config["storage_class"] = self.storage_class
+        if self.timestamping is not None:
+            config["timestamping"] = {"mode": self.timestamping}
+        return config

@@ -1,0 +1,149 @@
+"""The rows of a sink as records, by the stream they go to. Pure: a row that cannot be written is refused first."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import templates
+from penstock.columns import Ints
+from penstock.connectors.s2 import upsert, wire
+from penstock.connectors.s2.chain import ROOM
+from penstock.connectors.s2.options import MOST_BYTES, S2SinkOptions
+from penstock.connectors.s2.wire import Encoded
+from penstock.contract import Origin
+from penstock.errors import OptionError
+from penstock.record import IN_SQL, is_bytes, is_headers, is_text
+
+WRITER = b"@writer"
+
+
+def is_moment(kind: pa.DataType) -> bool:
+    """Whether a column is a moment."""
+    return bool(pa.types.is_timestamp(kind))
+
+
+IN_SQL[is_moment] = "TIMESTAMP"
+TAKES = {"value": is_bytes, "headers": is_headers, "timestamp": is_moment, "stream": is_text}
+# A column that a source gives and a server makes: a table has it, and INSERT leaves it null.
+SERVERS_OWN = "sequence"
+
+
+def accept(options: S2SinkOptions, columns: pa.Schema) -> None:
+    """Refuse columns that are missing, of the wrong type, or would be dropped."""
+    template = _template(options, 0)
+    if options.mode == "upsert":
+        if template is None:
+            raise OptionError("mode=upsert needs the option 'stream': all columns are of the table.")
+        templates.check("stream", template, columns.names)
+        upsert.accept(columns, options.key_columns)
+        return
+    own = pa.schema([field for field in columns if field.name != SERVERS_OWN])
+    templates.accept("s2", own, template, TAKES, "stream")
+
+
+def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Iterator[tuple[str, Encoded]]:
+    """The rows of a batch, numbered from `first`, as records of each stream in turn."""
+    names = batch.schema.names
+    if SERVERS_OWN in names and options.mode != "upsert" and batch.column(SERVERS_OWN).null_count < len(batch):
+        raise OptionError(f"s2 would drop the column '{SERVERS_OWN}', which the server gives. Leave it out.")
+    number = np.arange(first, first + len(batch))
+    moment = None
+    if options.mode == "upsert":
+        streams = templates.fill(_template(options, origin.partition) or "", batch)
+        try:
+            written, key, action, value = upsert.encode(batch, options.key_columns)
+        except upsert.RowError as error:
+            raise _refuse(origin, first + error.row, error.why) from None
+        streams, number = streams.filter(pa.array(written)), number[written]
+        row = np.repeat(np.arange(len(value)), 2)
+        header = _interleaved(pa.repeat(upsert.KEY, len(value)), pa.repeat(upsert.ACTION, len(value)))
+        content = _interleaved(key, action)
+    else:
+        streams = templates.names(_template(options, origin.partition), batch, "stream")
+        value = batch.column("value").cast(pa.binary())
+        if value.null_count:
+            at = pc.index(pc.is_null(value), True).as_py()
+            raise _refuse(origin, first + at, "has no value (null). Write coalesce(value, '') for an empty body")
+        row, header, content = _headers(origin, first, batch)
+        if "timestamp" in names:
+            moment = pc.fill_null(batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), -1)
+            moment = np.asarray(moment)
+    _check_names(origin, number, streams)
+    if options.writer_headers:
+        row, header, content = _signed(origin, len(value), row, header, content)
+    headers = wire.encode_headers(len(value), row, header, content) if len(row) else None
+    made = wire.encode(value, headers, moment)
+    most = MOST_BYTES - (ROOM if options.delivery == "exactly_once" else 0)
+    if len(made) and made.metered.max() > most:
+        at = int(np.argmax(made.metered > most))
+        raise _refuse(
+            origin,
+            int(number[at]),
+            f"has {int(made.metered[at]):,} bytes for stream '{streams[at].as_py()}', headers included, and S2 takes "
+            f"{most:,} of a record",
+        )
+    yield from _by_stream(streams, made)
+
+
+def _by_stream(streams: pa.Array, made: Encoded) -> Iterator[tuple[str, Encoded]]:
+    different = pc.unique(streams)
+    if len(different) == 1:
+        yield different[0].as_py(), made
+        return
+    place = np.asarray(pc.index_in(streams, different))
+    order = np.argsort(place, kind="stable")
+    edges = np.searchsorted(place[order], np.arange(len(different) + 1))
+    for i, name in enumerate(different.to_pylist()):
+        rows = order[edges[i] : edges[i + 1]]
+        yield name, Encoded(made.data.take(pa.array(rows)), made.metered[rows])
+
+
+def _template(options: S2SinkOptions, partition: int) -> str | None:
+    return None if options.stream is None else options.stream.replace("{partition}", str(partition))
+
+
+def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> tuple[Ints, pa.Array, pa.Array]:
+    nothing = pa.array([], pa.binary())
+    if "headers" not in batch.schema.names or batch.column("headers").null_count == len(batch):
+        return np.empty(0, np.int64), nothing, nothing
+    column = batch.column("headers")
+    column = column.take(pa.array(np.arange(len(column))))  # nothing hidden under a null list
+    structs, row = column.flatten(), np.asarray(pc.list_parent_indices(column)).astype(np.int64)
+    name = pc.fill_null(structs.field(0).cast(pa.binary()), b"")
+    empty = np.asarray(pc.equal(pc.binary_length(name), 0))
+    if len(empty) and empty.any():
+        at = int(row[np.argmax(empty)])
+        raise _refuse(origin, first + at, "has a header without a name, which S2 keeps for its commands")
+    return row, name, pc.fill_null(structs.field(1).cast(pa.binary()), b"")
+
+
+def _signed(origin: Origin, rows: int, row: Ints, name: pa.Array, value: pa.Array) -> tuple[Ints, pa.Array, pa.Array]:
+    """The headers, and behind those of each row who wrote it."""
+    who = f"{origin.query}/{origin.partition}".encode()
+    both = np.concatenate([row, np.arange(rows)])
+    order = np.argsort(both, kind="stable")
+    take = pa.array(order)
+    names = pa.concat_arrays([name, pa.repeat(pa.scalar(WRITER, pa.binary()), rows)])
+    values = pa.concat_arrays([value, pa.repeat(pa.scalar(who, pa.binary()), rows)])
+    return both[order], names.take(take), values.take(take)
+
+
+def _interleaved(a: pa.Array, b: pa.Array) -> pa.Array:
+    order = np.arange(2 * len(a)).reshape(2, -1).T.reshape(-1)
+    return pa.concat_arrays([a.cast(pa.binary()), b.cast(pa.binary())]).take(pa.array(order))
+
+
+def _check_names(origin: Origin, number: Ints, streams: pa.Array) -> None:
+    if streams.null_count:
+        raise _refuse(origin, int(number[pc.index(pc.is_null(streams), True).as_py()]), "has no stream (null)")
+    for name in pc.unique(streams).to_pylist():
+        if not 0 < len(name.encode()) <= 512 or "\0" in name:
+            at = pc.index(streams, name).as_py()
+            why = f"has the stream {name[:60]!r}: a name has 1 to 512 bytes, and none of them is NUL"
+            raise _refuse(origin, int(number[at]), why)
+
+
+def _refuse(origin: Origin, row: int, why: str) -> OptionError:
+    return OptionError(f"row {row} of {origin} {why}.")

@@ -1,0 +1,95 @@
+"""One stream that is being appended to: batches on their way, and the answers to them. Knows requests and answers;
+nothing of what the batches mean.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from penstock.connectors.s2 import wire
+from penstock.connectors.s2.calls import PROTO, SESSION, connect, keep, path, refused
+from penstock.connectors.s2.chain import Batch
+from penstock.connectors.s2.http import Connection, Request
+from penstock.connectors.s2.options import S2SinkOptions
+from penstock.errors import Disconnected, PenstockError, ProtocolError
+
+
+class Session:
+    """Appends in order, with answers in order. The first that fails ends it, and none behind it is stored."""
+
+    def __init__(self, options: S2SinkOptions, stream: str):
+        self.options, self.stream = options, stream
+        self.unacked: deque[Batch] = deque()
+        self.size = 0  # of what is on its way
+        self._connection: Connection | None = None
+        self._answers: Iterator[bytes] | None = None
+        self._frames = wire.Deframer()
+        self._acks: deque[tuple[int, int]] = deque()
+        self._failure: PenstockError | None = None
+
+    def send(self, batch: Batch) -> None:
+        """Put a batch on its way."""
+        if self._connection is None:
+            self._connection = connect(self.options)
+            if self.options.append_session:
+                self._connection.open(Request("POST", path(self.stream), SESSION))
+        self.unacked.append(batch)
+        self.size += len(batch.message)
+        if self.options.append_session:
+            self._connection.piece(wire.frame(batch.message, self.options.compression))
+        else:
+            self._connection.post(Request("POST", path(self.stream), PROTO, batch.message))
+
+    def receive(self) -> Batch:
+        """Wait for the next answer: the batch that it is for. Raises what S2 refuses."""
+        while not self._acks:
+            if self._failure is not None:
+                raise self._failure
+            self._wait()
+        first, end = self._acks.popleft()
+        batch = self.unacked.popleft()
+        self.size -= len(batch.message)
+        if end - first != batch.records:
+            raise ProtocolError(f"S2 says that {end - first} records were stored, but {batch.records} were sent.")
+        return batch._replace(at=first)
+
+    def close(self) -> None:
+        """End the session, all answers being there, and give the connection back."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            if self.options.append_session:
+                connection.end()
+                for _ in self._answers or iter(()):
+                    pass
+            keep(self.options, connection)
+        except Disconnected:
+            connection.close()
+
+    def drop(self) -> None:
+        """Throw the connection away, with whatever is on its way."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _wait(self) -> None:
+        assert self._connection is not None
+        if not self.options.append_session:
+            response = self._connection.response()
+            if response.status != 200:
+                raise refused(response.status, response.json())
+            self._acks.append(wire.append_ack(response.body))
+            return
+        if self._answers is None:
+            response, self._answers = self._connection.answer()
+            if response.status != 200:
+                raise refused(response.status, response.json())
+        piece = next(self._answers, None)
+        if piece is None:
+            raise Disconnected(f"{self._connection} ended the session")
+        for frame in self._frames.feed(piece):
+            if frame.terminal:  # the answers before it count
+                failure = wire.failure(frame)
+                self._failure = refused(failure.status, failure.answer)
+                return
+            self._acks.append(wire.append_ack(frame.body))

@@ -1,0 +1,296 @@
+"""Rows into S2 streams, each exactly once. What is sent when is chain.py's, how is session.py's."""
+
+import logging
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.connectors.s2 import chain, rows
+from penstock.connectors.s2.calls import ApiError, Calls
+from penstock.connectors.s2.chain import Chain, Stamp
+from penstock.connectors.s2.options import S2SinkOptions
+from penstock.connectors.s2.session import Session
+from penstock.connectors.s2.wire import Records
+from penstock.contract import Origin, Receipt
+from penstock.errors import ConnectError, Disconnected, PenstockError
+from penstock.patience import Patience
+
+log = logging.getLogger("penstock")
+
+# A task has so many streams open at once; the one that was not used for longest is finished first.
+MOST_OPEN = 32
+# So many records of others are looked through for the last stamp of this query.
+LOOK_BACK, BLOCK = 10_000, 1000
+# So often in a row others may be faster.
+CONFLICTS = 200
+
+
+class S2Sink:
+    """A sink that connects when the first row comes."""
+
+    def __init__(self, options: S2SinkOptions, columns: pa.Schema):
+        rows.accept(options, columns)
+        self.options, self.columns = options, columns
+
+    def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
+        """Append the rows that are not there yet, or hand them to the driver, which is the only one to write."""
+        if self.options.direct():
+            return self._append(batches, origin)
+        held: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            if size > self.options.driver_bytes:
+                return self._append(_again(held, batches), origin)
+        count = sum(map(len, held))
+        return Receipt(origin, count, size, cargo=_packed(held) if count else None)
+
+    def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
+        """Write what the tasks handed over, in the order of the tasks."""
+        for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
+            if receipt.cargo is not None:
+                receipt = self._append(iter(pa.ipc.open_stream(receipt.cargo)), receipt.origin)
+            if receipt.rows:
+                log.info("%s", receipt)
+
+    def close(self) -> None:
+        """Every write closes what it opened."""
+
+    def _append(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
+        task = _Task(self.options, origin)
+        try:
+            for batch in batches:
+                if len(batch):
+                    task.put(batch)
+            return task.finish()
+        except PenstockError as error:
+            if task.spans:
+                places = ", ".join(f"'{name}' up to {last}" for name, (_, last) in sorted(task.spans.items()))
+                known = "; they are known again when it is retried" if self.options.delivery == "exactly_once" else ""
+                raise type(error)(f"{error} Before that, rows of this task were written to {places}{known}.") from None
+            raise
+        finally:
+            task.close()
+
+
+class _Writer:
+    """One stream of a task."""
+
+    def __init__(self, stream: str, options: S2SinkOptions):
+        self.stream, self.session = stream, Session(options, stream)
+        self.chain: Chain
+        self.patience = Patience(f"writing to '{stream}'", options.max_retries, options.retry_delay)
+        self.conflicts = 0
+
+
+class _Task:
+    """One attempt to write one partition."""
+
+    def __init__(self, options: S2SinkOptions, origin: Origin):
+        self.options, self.origin = options, origin
+        self.calls = Calls(options)
+        self.writers: dict[str, _Writer] = {}  # the ones that were used last come last
+        self.rows = self.size = 0
+        self.spans: dict[str, tuple[int, int]] = {}
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        """Send rows on their way, as far as their batches are full."""
+        found = list(rows.records(self.options, self.origin, batch, self.rows))
+        self.rows += len(batch)
+        self.size += sum(int(made.metered.sum()) for _, made in found)
+        self._look([name for name, _ in found if name not in self.writers])
+        for name, made in found:
+            writer = self.writers[name] = self.writers.pop(name)
+            writer.chain.add(made)
+            self._pump(writer, last=False)
+        for writer in list(self.writers.values())[:-MOST_OPEN]:
+            self._rest(writer)
+
+    def finish(self) -> Receipt:
+        """Send the rest, and wait for the last answer."""
+        for writer in self.writers.values():
+            self._pump(writer, last=True)
+        for writer in self.writers.values():
+            self._drain(writer, last=True)
+            writer.chain.end()
+        known = sum(writer.chain.known for writer in self.writers.values())
+        return Receipt(self.origin, self.rows, self.size, self.spans, known)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        for writer in self.writers.values():
+            writer.session.drop() if writer.session.unacked else writer.session.close()
+        self.calls.close()
+
+    def _rest(self, writer: _Writer) -> None:
+        self._drain(writer, last=False)
+        writer.session.close()
+        writer.session = Session(self.options, writer.stream)
+
+    def _pump(self, writer: _Writer, *, last: bool) -> None:
+        """Send whatever is ready, with not too much of it unanswered."""
+        while True:
+            try:
+                while (batch := writer.chain.next(last=last)) is not None:
+                    writer.session.send(batch)
+                    while writer.session.size > self.options.max_unacked_bytes:
+                        self._answer(writer)
+                return
+            except (Disconnected, ApiError) as error:
+                self._recover(writer, error)
+
+    def _drain(self, writer: _Writer, *, last: bool) -> None:
+        """Wait until nothing is unanswered."""
+        while writer.session.unacked:
+            try:
+                self._answer(writer)
+            except (Disconnected, ApiError) as error:
+                self._recover(writer, error)
+                self._pump(writer, last=last)
+
+    def _answer(self, writer: _Writer) -> None:
+        batch = writer.session.receive()
+        writer.chain.acked(batch)
+        writer.patience.progress()
+        writer.conflicts = 0
+        first, last = self.spans.get(writer.stream, (batch.at, batch.at))
+        self.spans[writer.stream] = (min(first, batch.at), max(last, batch.at + batch.records - 1))
+
+    def _recover(self, writer: _Writer, error: Disconnected | ApiError) -> None:
+        """After a failure: find out what arrived, and go on behind it."""
+        writer.session.drop()
+        writer.session = Session(self.options, writer.stream)
+        if isinstance(error, ApiError):
+            self._judge(writer, error)
+        else:
+            if self.options.delivery != "exactly_once" and self.options.append_retry_policy == "no_side_effects":
+                raise ConnectError(f"{error}; what was sent may have arrived (appendRetryPolicy=no_side_effects)")
+            writer.patience.after(error)
+        if not writer.chain.conditional:
+            writer.chain.adopt(None, writer.chain.at)
+            return
+        while True:
+            try:
+                self._catch_up(writer)
+                return
+            except Disconnected as again:
+                self.calls.drop()
+                writer.patience.after(again)
+
+    def _judge(self, writer: _Writer, error: ApiError) -> None:
+        """Make an error of what S2 refused, unless somebody was only faster."""
+        if "seq_num_mismatch" in error.answer:
+            writer.conflicts += 1
+            if writer.conflicts > CONFLICTS:
+                raise ConnectError(
+                    f"others write to stream '{writer.stream}' all the time, and were faster {CONFLICTS} times in a "
+                    "row. Write to a stream of your own, or set delivery=at_least_once."
+                ) from None
+            if writer.conflicts > 1:
+                time.sleep(random.random() * 0.01 * min(writer.conflicts, 10))
+            return
+        if "fencing_token_mismatch" in error.answer:
+            now = error.answer["fencing_token_mismatch"]
+            raise ConnectError(
+                f"stream '{writer.stream}' is fenced: its token is now {now!r}, and fencingToken is "
+                f"{self.options.fencing_token!r}. Another writer has taken over; stop one of the two."
+            ) from None
+        if error.is_gone:
+            if writer.chain.stored:
+                raise ConnectError(f"stream '{writer.stream}' was deleted while it was written to: {error}.") from None
+            missing = self.calls.missing(writer.stream)
+            raise type(missing)(f"{missing} Or set ensureStream=true to make it.") from None
+        raise ConnectError(f"stream '{writer.stream}' refuses a batch of {self.origin}: {error}.") from None
+
+    def _look(self, names: list[str]) -> None:
+        """Begin to write to streams: where do they stand, and what of this task is there already?"""
+        writers = {name: _Writer(name, self.options) for name in names}
+        conditional = self.options.delivery == "exactly_once"
+        token = None if self.options.fencing_token is None else self.options.fencing_token.encode()
+        found = self._last(names) if conditional or self.options.ensure_stream else {}
+        for name in names:
+            seen = found.get(name)
+            if seen is None and self.options.ensure_stream:
+                self.calls.make(name, self.options.stream_config())
+                seen = self._last([name])[name]
+            tail, records = seen or (0, None)
+            writers[name].chain = Chain(self.origin, tail, conditional=conditional, token=token)
+            if conditional and tail and records is not None:
+                writers[name].chain.adopt(self._stamp(name, tail, records), tail)
+        self.writers |= writers
+
+    def _last(self, names: list[str]) -> dict[str, tuple[int, Records] | None]:
+        patience = Patience("looking at the streams", self.options.max_retries, self.options.retry_delay)
+        while True:
+            try:
+                return self.calls.last(names)
+            except Disconnected as error:
+                self.calls.drop()
+                patience.after(error)
+            except ApiError as error:
+                raise ConnectError(f"S2 refuses: {error}.") from None
+
+    def _stamp(self, name: str, tail: int, records: Records) -> Stamp | None:
+        """The last stamp of this task, looked for from the end of the stream until it is clear that there is none."""
+        stamps = stamps_of(records)
+        low, foreign = tail - 1, 0
+        if not len(records):
+            if self.origin.batch == 0:
+                return None
+            raise ConnectError(
+                f"stream '{name}' has kept none of its {tail:,} records, so nobody can tell whether {self.origin} was "
+                "written before. If it was not, set delivery=at_least_once for one run; and let the stream keep "
+                "records for longer than the query may rest."
+            )
+        while not chain.settled(stamps, self.origin) and low > 0 and foreign < LOOK_BACK:
+            start = max(0, low - BLOCK)
+            block: list[Stamp] = []
+            for part in self.calls.read(name, start, low - start):
+                block += stamps_of(part.where(part.sequence < low))
+            of_mine = any(stamp.origin.query == self.origin.query for stamp in block)
+            foreign = 0 if of_mine else foreign + BLOCK
+            stamps, low = block + stamps, start
+        return chain.mine(stamps, self.origin)
+
+    def _catch_up(self, writer: _Writer) -> None:
+        """Read what was appended since everything was known."""
+        known = writer.chain.base
+        tail = self.calls.tails([writer.stream]).get(writer.stream, 0)
+        if tail < known:
+            raise ConnectError(
+                f"stream '{writer.stream}' ends at {tail}, but {self.origin} has written up to {known}: it was deleted "
+                "and made again, or restored from a backup."
+            )
+        stamps: list[Stamp] = []
+        if tail > known:
+            for records in self.calls.read(writer.stream, known, tail - known):
+                stamps += stamps_of(records.where(records.sequence < tail))
+        writer.chain.adopt(chain.mine(stamps, self.origin), tail)
+
+
+def stamps_of(records: Records) -> list[Stamp]:
+    """The stamps among some records, in their order."""
+    if not len(records.header_row):
+        return []
+    values = records.header_value.filter(pc.equal(records.header_name, chain.HEADER)).to_pylist()
+    return [stamp for value in values if (stamp := Stamp.decode(value)) is not None]
+
+
+def _again(held: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from held
+    held.clear()
+    yield from rest
+
+
+def _packed(batches: list[pa.RecordBatch]) -> bytes:
+    out = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(out, batches[0].schema, options=options) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    packed: bytes = out.getvalue().to_pybytes()
+    return packed

@@ -1,0 +1,254 @@
+"""Reading S2 for real: starts, gaps, commands, discovery, faults."""
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proxy import Proxy
+from s2_sdk import CommandRecord, Record
+from s2_tools import QUICK, read, source, trimmed
+
+from penstock.connectors.s2 import S2Streams
+from penstock.connectors.s2.lite import S2Lite
+from penstock.errors import ConnectError, DataLossError, OptionError
+from penstock.offsets import Range
+from s2_harness import Cloud, S2Admin
+
+_names = itertools.count(1)
+Server = S2Lite | Cloud
+
+
+@pytest.fixture
+def name() -> str:
+    return f"read-{time.time_ns()}-{next(_names)}"
+
+
+def test_a_record_comes_with_all_that_it_has(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name, timestamping=None)
+    moment = int(time.time() * 1000) - 5000
+    s2_admin.append(name, [Record(b"x", [(b"a", b"1"), (b"b", b"")], moment), Record(b"", [], moment + 1)])
+    first, second = read(s2, name)
+    assert first["value"] == b"x"
+    assert first["headers"] == [{"key": "a", "value": b"1"}, {"key": "b", "value": b""}]
+    assert first["timestamp"].timestamp() * 1000 == pytest.approx(moment, abs=0.5)
+    assert (first["stream"], first["sequence"]) == (name, 0)
+    assert (second["value"], second["headers"], second["sequence"]) == (b"", None, 1)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
+def test_every_record_is_read_in_order_however_it_travels(
+    s2: Server, s2_admin: S2Admin, name: str, compression: str
+) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"%d" % i + b"y" * 50 for i in range(5000)])
+    rows = read(s2, name, compression=compression)
+    assert [row["sequence"] for row in rows] == list(range(5000))
+    assert [row["value"] for row in rows] == [b"%d" % i + b"y" * 50 for i in range(5000)]
+    assert [row["sequence"] for row in read(s2, name, 1234, 3456, compression=compression)] == list(range(1234, 3456))
+
+
+def test_an_empty_stream_has_nothing_and_is_no_error(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    opened = source(s2, streams=name)
+    assert opened.bounds()[name][:2] == (0, 0)
+    assert opened.find(name, 0) == 0
+    assert read(s2, name) == []
+
+
+def test_fence_and_trim_records_are_rows_only_when_asked_for(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"a"])
+    s2_admin.command(name, CommandRecord.fence("tok"))
+    s2_admin.append(name, [b"b"])
+    assert [(row["sequence"], row["value"]) for row in read(s2, name)] == [(0, b"a"), (2, b"b")]
+    shown = read(s2, name, includeCommandRecords="true")
+    assert [row["sequence"] for row in shown] == [0, 1, 2]
+    assert shown[1]["headers"] == [{"key": "", "value": b"fence"}]
+
+
+def test_a_trimmed_head_is_where_earliest_begins_and_loss_for_who_was_before_it(
+    s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"%d" % i for i in range(100)])
+    trimmed(s2_admin, name, 60)
+    assert source(s2, streams=name).bounds()[name][:2] == (60, 101)
+    with pytest.raises(DataLossError, match="starts at 60, but the query is at 20: 40 messages were deleted"):
+        read(s2, name, 20)
+    left = read(s2, name, 20, failOnDataLoss="false")
+    assert [row["sequence"] for row in left] == list(range(60, 100))
+
+
+def test_a_range_that_is_gone_altogether_is_loss_too(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"%d" % i for i in range(100)])
+    trimmed(s2_admin, name, 60)
+    with pytest.raises(DataLossError, match="10 messages were deleted unread"):
+        read(s2, name, 20, 30)
+    assert read(s2, name, 20, 30, failOnDataLoss="false") == []
+
+
+def test_records_trimmed_while_they_are_read_are_loss(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"%d" % i for i in range(50)])
+    opened = source(s2, streams=name)
+    bound = opened.bounds()[name]
+    trimmed(s2_admin, name, 50)
+    with pytest.raises(DataLossError, match="50 messages were deleted unread"):
+        list(opened.read(Range(name, 0, 50, bound.epoch)))
+
+
+def test_a_stream_deleted_while_it_is_read_is_loss(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"x"])
+    opened = source(s2, streams=name)
+    bound = opened.bounds()[name]
+    s2_admin.delete(name)
+    with pytest.raises(DataLossError, match=f"'{name}' is gone"):
+        list(opened.read(Range(name, 0, 1, bound.epoch)))
+    assert name not in opened.bounds()
+
+
+def test_a_stream_made_again_has_another_epoch_at_once(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"x"] * 5)
+    opened = source(s2, streams=name)
+    before = opened.bounds()[name]
+    s2_admin.delete(name)
+    s2_admin.make(name)
+    s2_admin.append(name, [b"y"] * 2)
+    after = opened.bounds()[name]
+    assert after[:2] == (0, 2)
+    assert after.epoch != before.epoch
+
+
+def test_a_range_beyond_the_end_says_that_numbers_went_backwards(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"x"] * 5)
+    with pytest.raises(DataLossError, match="ends at 4, but the query already stands at 9"):
+        read(s2, name, 0, 9)
+
+
+def test_streams_are_found_by_prefix_and_new_ones_while_running(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(f"{name}/a")
+    s2_admin.make(f"{name}x")
+    opened = source(s2, streamPrefix=f"{name}/", discoveryInterval="1ms")
+    assert set(opened.bounds()) == {f"{name}/a"}
+    s2_admin.make(f"{name}/b")
+    s2_admin.append(f"{name}/b", [b"1"])
+    assert opened.bounds()[f"{name}/b"][:2] == (0, 1)
+
+
+def test_a_misspelt_name_is_refused_with_those_like_it_and_makes_no_stream(
+    s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    s2_admin.make(name)
+    wrong = name[:-1] + "_"
+    with pytest.raises(OptionError, match=rf"has no stream '{wrong}'. Did you mean .*'{name}'"):
+        source(s2, streams=wrong).bounds()
+    assert wrong not in S2Admin(s2).names(wrong)
+
+
+def test_a_time_finds_the_first_record_not_older(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    now = int(time.time() * 1000) - 10_000
+    s2_admin.append(name, [Record(b"%d" % i, [], now + 10 * i) for i in range(50)])
+    opened = source(s2, streams=name)
+    opened.bounds()
+    assert opened.find(name, (now + 200) * 1000) == 20
+    assert opened.find(name, (now + 200) * 1000 + 1) == 21
+    assert opened.find(name, 0) == 0
+    assert opened.find(name, (now + 10_000_000) * 1000) == 50
+
+
+def test_a_thousand_streams_are_looked_at_in_one_go(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    names = [f"{name}/{i:04}" for i in range(300)]
+    s2_admin.make_all(names)
+    opened = source(s2, streamPrefix=f"{name}/")
+    assert sorted(opened.bounds()) == names
+    began = time.perf_counter()
+    opened.bounds()
+    assert time.perf_counter() - began < 2
+
+
+def test_cuts_and_stalls_in_an_answer_lose_and_double_nothing(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"%d" % i + b"z" * 200 for i in range(20_000)])
+    assert isinstance(s2, S2Lite)
+    plan = [("cut", 3_000), ("cut", 700_001), ("cut", 1_200_003), ("stall", 500_000)]
+    with Proxy(s2.port, plan) as proxy:
+        opened = source(s2, endpoint=f"http://127.0.0.1:{proxy.port}", streams=name, requestTimeout="500ms")
+        opened._tails = {name: 1}  # as a running query
+        bound = opened.bounds()[name]
+        rows = [n for b in opened.read(Range(name, 0, bound.next, bound.epoch)) for n in b["sequence"].to_pylist()]
+        assert rows == list(range(20_000))
+        assert proxy.connections >= 4
+        assert not proxy.plan
+
+
+def test_a_server_that_is_down_is_said_at_once_and_one_that_comes_back_is_waited_for(tmp_path: Path, name: str) -> None:
+    with S2Lite(tmp_path / "data") as server:
+        admin = S2Admin(server)
+        admin.make(name)
+        admin.append(name, [b"%d" % i for i in range(10)])
+        opened = source(server, streams=name)
+        bound = opened.bounds()[name]
+        server.kill()
+        with pytest.raises(ConnectError, match=f"127.0.0.1:{server.port}"):
+            source(server, streams=name).bounds()
+        opened.options = opened.options.model_copy(update={"max_retries": 2})
+        with pytest.raises(ConnectError, match="looking at the streams failed 3 times in a row"):
+            opened.bounds()
+        server.start()
+        assert opened.bounds()[name] == bound
+        assert len(list(opened.read(Range(name, 0, 10, bound.epoch)))) == 1
+
+
+def test_an_unknown_basin_is_refused_with_those_like_it(s2: Server) -> None:
+    with pytest.raises(OptionError, match=r"there is no basin 'penstock-tess'.*Did you mean 'penstock-test'"):
+        source(s2, basin="penstock-tess", streams="x").bounds()
+
+
+def test_what_answers_but_is_no_http_server_is_said() -> None:
+    import socket
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            client, _ = listener.accept()
+            client.recv(65536)
+            client.sendall(b"INFO {}\r\n\r\n")
+            client.close()
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        options = {"basin": "some-basin", "endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}", "streams": "x"}
+        with pytest.raises(ConnectError, match=r"does not speak HTTP/1.1"):
+            S2Streams.open_source(S2Streams.parse({**QUICK, **options})).bounds()
+        thread.join()
+
+
+def test_token_and_key_never_show(s2: Server) -> None:
+    options: dict[str, Any] = {"accessToken": "s3cret-token", "encryptionKey": "c2VjcmV0LWtleQ==", "streams": "nope"}
+    opened = source(s2, **options)
+    assert "s3cret" not in repr(opened.options) + str(opened.options)
+    with pytest.raises(OptionError) as refused:
+        opened.bounds()
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(OptionError) as wrong:
+        S2Streams.parse({"basin": "some-basin", "streams": "x", "encryptionKey": "not base64!"})
+    assert "not base64!" not in str(wrong.value)
+    assert "encryptionKey must be base64" in str(wrong.value)
+
+
+def test_the_token_may_come_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = {"basin": "some-basin", "streams": "x"}
+    monkeypatch.setenv("S2_ACCESS_TOKEN", "from-env")
+    assert S2Streams.parse(given).reveal("access_token") == "from-env"
+    assert S2Streams.parse({**given, "accessToken": "own"}).reveal("access_token") == "own"
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    assert S2Streams.parse({**given, "accessTokenFile": str(file)}).reveal("access_token") == "from-file"

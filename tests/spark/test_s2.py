@@ -1,0 +1,207 @@
+"""S2 under Spark: kill it in the middle; changes to a table written, read back, kept; SQL."""
+
+import itertools
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from s2_sdk import Record
+
+from penstock import s2 as tables
+from penstock.connectors.s2 import S2Streams, lite
+from penstock.connectors.s2.lite import S2Lite
+from s2_harness import Cloud, S2Admin
+from spark.jobs import Job, jvm, kill, task_workers, wait
+
+_names = itertools.count(1)
+Server = S2Lite | Cloud
+ROWS = 40_000
+TABLE = "_action STRING, amount INT, id STRING, note STRING"
+
+
+@pytest.fixture
+def name(spark: SparkSession) -> str:
+    spark.dataSource.register(S2Streams)
+    return f"spark-{time.time_ns()}-{next(_names)}"
+
+
+def _numbers(admin: S2Admin, prefix: str) -> list[int]:
+    return [int(body) for stream in admin.names(prefix) for body in admin.bodies(stream)]
+
+
+@pytest.mark.parametrize("target", ["{name}-out", "{name}-out/{{partition}}"])
+def test_a_driver_killed_in_mid_batch_leaves_every_row_once(
+    s2: Server, s2_admin: S2Admin, name: str, tmp_path: Path, target: str
+) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"%d" % i for i in range(ROWS)])
+    job = Job(
+        tmp_path,
+        {**s2.options(), "streams": name, "startingOffsets": "earliest", "maxRecordsPerTrigger": "8000",
+         "minPartitions": "2"},
+        sink={**s2.options(), "stream": target.format(name=name), "ensureStream": "true", "driverBytes": "200000"},
+        master="local[2,4]",
+        format="s2",
+    )  # fmt: skip
+    with job.running() as process:
+        wait(lambda: job.batch_done(2) and job.batch_open(3), process)
+        time.sleep(0.05)
+        kill(jvm(process) or 0)
+        for pid in task_workers(process):
+            kill(pid)
+    before = len(_numbers(s2_admin, f"{name}-out"))
+    assert 0 < before < ROWS, "it was killed too early or too late to prove anything"
+    job.run()
+    assert sorted(_numbers(s2_admin, f"{name}-out")) == list(range(ROWS))
+    for stream in s2_admin.names(f"{name}-out/"):
+        found = [int(body) for body in s2_admin.bodies(stream)]
+        assert found == sorted(found), "a task has its stream to itself, and its rows are in order"
+
+
+def _options(s2: Server, name: str, **more: Any) -> dict[str, Any]:
+    return {**s2.options(), "mode": "upsert", "keyColumns": "id", **more}
+
+
+def _changes(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(
+        [("u", 1, "a", "x"), ("u", 2, "b", None), ("u", 3, "a", "y"), ("d", None, "b", None), ("u", 4, "c", "z")],
+        TABLE,
+    ).coalesce(1)
+
+
+def test_changes_are_written_read_back_and_kept(
+    spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str, tmp_path: Path
+) -> None:
+    s2_admin.make(name)
+    _changes(spark).write.format("s2").options(**_options(s2, name, stream=name)).mode("append").save()
+    s2_admin.append(name, [Record(b"not ours")])
+    raw = [(dict(record.headers).get(b"@key"), dict(record.headers).get(b"@action"), record.body)
+           for record in s2_admin.read(name)]  # fmt: skip
+    assert raw == [
+        (b'{"id":"a"}', b"u", b'{"amount":1,"note":"x"}'),
+        (b'{"id":"b"}', b"u", b'{"amount":2,"note":null}'),
+        (b'{"id":"a"}', b"u", b'{"amount":3,"note":"y"}'),
+        (b'{"id":"b"}', b"d", b""),
+        (b'{"id":"c"}', b"u", b'{"amount":4,"note":"z"}'),
+        (None, None, b"not ours"),
+    ]
+    reader = spark.read.format("s2").options(**_options(s2, name, streams=name))
+    # Keys first or last, all or some: the schema says which column is what.
+    for columns in (TABLE, "id STRING, amount INT, _action STRING", "amount INT, _sequence BIGINT, id STRING"):
+        rows = [row.asDict() for row in reader.schema(columns).load().collect()]
+        assert [row["id"] for row in rows] == ["a", "b", "a", "b", "c"]
+        assert [row["amount"] for row in rows] == [1, 2, 3, None, 4]
+    now = reader.schema("id STRING, note STRING, amount INT").option("snapshot", "true").load()
+    assert sorted(map(tuple, now.collect())) == [("a", "y", 3), ("c", "z", 4)]
+    with pytest.raises(PySparkException, match=r"record 5 of stream .* is no change to a table"):
+        reader.schema(TABLE).option("strict", "true").load().collect()
+
+
+def test_a_table_is_kept_in_a_stream_by_sparks_state(
+    spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str, tmp_path: Path
+) -> None:
+    s2_admin.make(name)
+    _changes(spark).write.format("s2").options(**_options(s2, name, stream=name)).mode("append").save()
+    stream = (
+        spark.readStream.format("s2")
+        .options(**_options(s2, name, streams=name), startingOffsets="earliest", maxRecordsPerTrigger=2)
+        .schema(f"{TABLE}, _sequence BIGINT")
+        .load()
+    )
+    kept: list[dict[str, int]] = []
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        kept.append({row.id: row.amount for row in tables.current(frame).collect()})
+
+    query = (
+        tables.materialize(stream, ["id"])
+        .writeStream.outputMode("complete")
+        .foreachBatch(keep)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert kept[-1] == {"a": 3, "c": 4}
+    assert {"a": 1, "b": 2} in kept
+    with pytest.raises(PySparkException, match="leave out 'snapshot' and use"):
+        spark.readStream.format("s2").options(**_options(s2, name, streams=name), snapshot="true").schema(
+            TABLE
+        ).load().writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path / "c2")
+        ).start().awaitTermination()
+
+
+def test_tables_of_records_and_of_changes_in_sql(spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.make(f"{name}-changes")
+    where = ", ".join(f"{key} '{value}'" for key, value in s2.options().items())
+    table = name.replace("-", "_")
+    spark.sql(f"CREATE TABLE {table} USING s2 OPTIONS ({where}, streams '{name}', stream '{name}')")
+    spark.sql(
+        f"CREATE TABLE {table}_changes USING s2 OPTIONS ({where}, streams '{name}-changes', stream '{name}-changes', "
+        "mode 'upsert', keyColumns 'id', columns 'id STRING, amount INT, _action STRING')"
+    )
+    try:
+        spark.sql(f"INSERT INTO {table} (value) VALUES (binary('one')), (binary('two'))")
+        found = spark.sql(f"SELECT string(value) AS v FROM {table} WHERE sequence >= 1").collect()
+        assert [row.v for row in found] == ["two"]
+        spark.sql(f"INSERT INTO {table}_changes VALUES ('a', 1, 'u'), ('b', 2, 'u')")
+        spark.sql(f"INSERT INTO {table}_changes VALUES ('a', NULL, 'd')")
+        assert spark.sql(f"SELECT * FROM {table}_changes").count() == 3
+        now = spark.sql(f"SELECT id, amount FROM {table}_changes WITH (snapshot 'true')").collect()
+        assert [tuple(row) for row in now] == [("b", 2)]
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+        spark.sql(f"DROP TABLE {table}_changes")
+
+
+def test_the_cli_shows_a_change_as_the_seed_does(spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str) -> None:
+    assert isinstance(s2, S2Lite)
+    s2_admin.make(name)
+    row = spark.createDataFrame([("265", 4)], "index STRING, content INT").coalesce(1)
+    options = {**s2.options(), "mode": "upsert", "keyColumns": "index", "stream": name, "delivery": "at_least_once"}
+    row.write.format("s2").options(**options).mode("append").save()
+    env = {"S2_ACCOUNT_ENDPOINT": s2.url, "S2_BASIN_ENDPOINT": s2.url, "S2_ACCESS_TOKEN": "ignored", "HOME": "/tmp"}
+    command = [lite.binary(), "read", f"s2://{s2.basin}/{name}", "--seq-num", "0", "--count", "1", "--format", "json"]
+    shown = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert shown.returncode == 0, shown.stderr
+    record = json.loads(shown.stdout.splitlines()[0])
+    assert record["headers"] == [["@key", '{"index":"265"}'], ["@action", "u"]]
+    assert record["body"] == '{"content":4}'
+
+
+def test_many_small_streams_are_packed_into_few_tasks(
+    spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    s2_admin.make_all([f"{name}/{i:03}" for i in range(60)])
+    rows = spark.range(600, numPartitions=1).selectExpr(
+        "string(id) AS value", f"concat('{name}/', lpad(id % 60, 3, '0')) AS stream"
+    )
+    rows.write.format("s2").options(**s2.options()).mode("append").save()
+    frame = spark.read.format("s2").options(**s2.options(), streamPrefix=f"{name}/").load()
+    assert frame.rdd.getNumPartitions() == 1
+    assert sorted(int(row.value) for row in frame.collect()) == list(range(600))
+    some = spark.read.format("s2").options(**s2.options(), streamPrefix=f"{name}/", maxRecordsPerPartition=100).load()
+    assert some.rdd.getNumPartitions() == 6
+
+
+def test_a_predicate_on_the_stream_reads_only_that(
+    spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    for suffix in ("a", "ab", "b"):
+        s2_admin.make(f"{name}/{suffix}")
+        s2_admin.append(f"{name}/{suffix}", [suffix.encode()])
+    frame = spark.read.format("s2").options(**s2.options(), streamPrefix=f"{name}/").load()
+    for condition, found in (
+        (f"stream = '{name}/a'", ["a"]),
+        (f"stream IN ('{name}/a', '{name}/b')", ["a", "b"]),
+        (f"stream LIKE '{name}/a%'", ["a", "ab"]),
+        ("stream = 'elsewhere'", []),
+    ):
+        assert sorted(row.value.decode() for row in frame.where(condition).collect()) == found, condition

@@ -1,0 +1,162 @@
+"""Changes to a table as records and back, byte for byte as flink-connector-s2 writes them."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import ddl, jsontext
+from penstock.connectors.s2 import upsert, wire
+from penstock.errors import OptionError, ProtocolError
+
+
+def test_a_change_is_written_as_the_seed_shows_it() -> None:
+    batch = pa.record_batch({"content": pa.array([4], pa.int32()), "index": ["265"]})
+    _, key, action, body = upsert.encode(batch, ["index"])
+    assert (key[0].as_py(), action[0].as_py(), body[0].as_py()) == (b'{"index":"265"}', b"u", b'{"content":4}')
+
+
+def test_a_deletion_has_no_body_and_rows_as_they_were_before_are_left_out() -> None:
+    actions = ["insert", "update_preimage", "update_postimage", "delete", "u", "d", "UPDATE"]
+    batch = pa.record_batch({"id": range(7), "v": range(7), "_change_type": actions})
+    written, key, action, body = upsert.encode(batch, ["id"])
+    assert written.tolist() == [True, False, True, True, True, True, True]
+    assert [json.loads(k)["id"] for k in key.to_pylist()] == [0, 2, 3, 4, 5, 6]
+    assert action.to_pylist() == [b"u", b"u", b"d", b"u", b"d", b"u"]
+    assert [bool(b) for b in body.to_pylist()] == [True, True, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("batch", "row", "why"),
+    [
+        ({"id": [1, None], "v": [1, 2]}, 1, "has no 'id'"),
+        ({"id": [1, 2], "v": [1, 2], "_action": ["u", "merge"]}, 1, "has the action 'merge'; there are: u, "),
+        ({"id": [1, 2], "v": [1, 2], "_action": [None, "u"]}, 0, "has the action None"),
+    ],
+)
+def test_a_row_that_is_no_change_is_refused_with_its_number(batch: Any, row: int, why: str) -> None:
+    with pytest.raises(upsert.RowError, match=why) as refused:
+        upsert.encode(pa.record_batch(batch), ["id"])
+    assert refused.value.row == row
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"v": [1]}, "keyColumns has 'id', but there is no such column. There are: v"),
+        ({"id": [1]}, "all columns are key columns"),
+        ({"id": [1], "_action": ["u"]}, "all columns are key columns"),
+        ({"id": [1], "v": [1], "_action": [1]}, "column '_action' must be STRING"),
+        ({"id": [1], "v": [1], "_action": ["u"], "_change_type": ["u"]}, "both _action and _change_type"),
+    ],
+)
+def test_columns_that_make_no_table_are_refused(columns: Any, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        upsert.accept(pa.record_batch(columns).schema, ["id"])
+
+
+VALUES = st.fixed_dictionaries(
+    {
+        "text": st.none() | st.text(),
+        "whole": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "real": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "flag": st.none() | st.booleans(),
+    }
+)
+SCHEMA = pa.schema([("text", pa.string()), ("whole", pa.int64()), ("real", pa.float64()), ("flag", pa.bool_())])
+
+
+@given(st.lists(VALUES, max_size=20))
+def test_any_values_are_valid_json_and_come_back(rows: list[dict[str, Any]]) -> None:
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    texts = jsontext.objects(batch)
+    assert [json.loads(text) for text in texts.to_pylist()] == rows
+    back = upsert.decode(texts, SCHEMA, "body", np.arange(len(rows)))
+    assert pa.RecordBatch.from_arrays([back[n] for n in SCHEMA.names], schema=SCHEMA).to_pylist() == rows
+
+
+def test_other_types_are_written_as_text_or_exact_numbers() -> None:
+    batch = pa.record_batch(
+        {
+            "d": pa.array([Decimal("12345678901234567890.12")], pa.decimal128(30, 2)),
+            "t": pa.array([datetime(2026, 11, 15, 12, 0, 0, 500_000, UTC)], pa.timestamp("us", "UTC")),
+            "day": pa.array([date(2026, 11, 15)]),
+            "b": pa.array([b"\x00\xff"]),
+            "l": pa.array([[1, None]]),
+            "s": pa.array([{"a": 1.5}]),
+            "n": pa.array([float("nan")]),
+        }
+    )
+    assert jsontext.objects(batch)[0].as_py() == (
+        b'{"d":12345678901234567890.12,"t":"2026-11-15 12:00:00.5Z","day":"2026-11-15","b":"AP8=","l":[1,null],'
+        b'"s":{"a":1.5},"n":null}'
+    )
+
+
+def test_no_columns_are_an_empty_object() -> None:
+    assert jsontext.objects(pa.record_batch({"a": [1, 2]}).select([])).to_pylist() == [b"{}", b"{}"]
+
+
+def _records(rows: list[tuple[list[tuple[bytes, bytes]], bytes]]) -> wire.Records:
+    none = pa.array([n for headers, _ in rows for n, _ in headers], pa.binary())
+    value = pa.array([v for headers, _ in rows for _, v in headers], pa.binary())
+    row = np.array([i for i, (headers, _) in enumerate(rows) for _ in headers], np.int64)
+    at = np.arange(len(rows))
+    return wire.Records(at, at, pa.array([b for _, b in rows], pa.binary()), row, none, value)
+
+
+def test_only_records_with_key_and_a_known_action_are_changes() -> None:
+    rows, keys, deletes = upsert.parts(
+        _records(
+            [
+                ([(b"@key", b"1"), (b"@action", b"u")], b"x"),
+                ([], b"x"),
+                ([(b"@action", b"d"), (b"other", b""), (b"@key", b"2")], b""),
+                ([(b"@key", b"3")], b"x"),
+                ([(b"@key", b"4"), (b"@action", b"z")], b"x"),
+            ]
+        )
+    )
+    assert rows.tolist() == [0, 2]
+    assert keys.to_pylist() == [b"1", b"2"]
+    assert deletes.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("text", [b"{", b"[1]", b'{"whole": "x"}', b'{"text": 1}\n'])
+def test_a_text_that_does_not_fit_is_named_with_its_place(text: bytes) -> None:
+    texts = pa.array([b'{"whole":1}', text], pa.binary())
+    with pytest.raises(ProtocolError, match=r"record 18 has .* as body, which does not fit the schema"):
+        upsert.decode(texts, SCHEMA, "body", np.array([17, 18]))
+
+
+def test_json_over_several_lines_is_read_too_and_unknown_fields_are_left_out() -> None:
+    texts = pa.array([b'{\n "whole": 1,\n "more": 2\n}', b"", b'{"text":"a"}'], pa.binary())
+    back = upsert.decode(texts, SCHEMA, "body", np.arange(3))
+    assert back["whole"].to_pylist() == [1, None, None]
+    assert back["text"].to_pylist() == [None, None, "a"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99)), max_size=40))
+def test_the_latest_of_each_key_is_kept_in_order(rows: list[tuple[int, int]]) -> None:
+    table = pa.table({"k": pa.array([k for k, _ in rows], pa.int64()), "v": pa.array([v for _, v in rows], pa.int64())})
+    last = {k: i for i, (k, _) in enumerate(rows)}
+    assert upsert.latest(table, ["k"])["v"].to_pylist() == [rows[i][1] for i in sorted(last.values())]
+
+
+def test_columns_are_read_from_sql() -> None:
+    found = ddl.columns("id STRING, `odd name` INT,amount decimal(10, 2) , at TIMESTAMP, flag boolean")
+    assert found.names == ["id", "odd name", "amount", "at", "flag"]
+    assert found.field("amount").type == pa.decimal128(10, 2)
+    assert found.field("odd name").type == pa.int32()
+
+
+@pytest.mark.parametrize("text", ["", "id", "id STRING,", "id STRING amount INT", "id MAP<STRING,INT>", "id INT(3,2)"])
+def test_what_is_no_list_of_columns_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"no list of columns|cannot be named here"):
+        ddl.columns(text)

@@ -1,0 +1,143 @@
+"""Our codec against the one that s2-sdk generates from S2's own definitions."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from s2_sdk._generated.s2.v1 import s2_pb2 as pb
+
+from penstock.connectors.s2 import wire
+from penstock.errors import ProtocolError
+
+NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
+HEADERS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=200)), max_size=4)
+RECORDS = st.lists(st.tuples(NUMBERS, NUMBERS, HEADERS, st.binary(max_size=300)), max_size=30)
+
+
+def _read_batch(records: list[tuple[int, int, list[tuple[bytes, bytes]], bytes]], tail: int = 0) -> bytes:
+    made = pb.ReadBatch(tail=pb.StreamPosition(seq_num=tail) if tail else None)
+    for sequence, timestamp, headers, body in records:
+        record = made.records.add(seq_num=sequence, timestamp=timestamp, body=body)
+        for name, value in headers:
+            record.headers.add(name=name, value=value)
+    return bytes(made.SerializeToString())
+
+
+def _plain(records: wire.Records) -> list[Any]:
+    headers: list[list[tuple[bytes, bytes]]] = [[] for _ in range(len(records))]
+    names, values = records.header_name.to_pylist(), records.header_value.to_pylist()
+    for row, name, value in zip(records.header_row.tolist(), names, values, strict=True):
+        headers[row].append((name, value))
+    columns = records.sequence.tolist(), records.timestamp.tolist(), headers, records.value.to_pylist()
+    return list(zip(*columns, strict=True))
+
+
+@given(RECORDS, st.integers(0, 1000))
+def test_any_batch_is_read_as_the_sdk_wrote_it(records: Any, tail: int) -> None:
+    assert _plain(wire.read_batch(_read_batch(records, tail))) == records
+
+
+@given(RECORDS, RECORDS)
+def test_batches_one_behind_the_other_are_read_together(first: Any, second: Any) -> None:
+    assert _plain(wire.read_batch(_read_batch(first, 7) + _read_batch(second))) == first + second
+
+
+@given(RECORDS, st.lists(st.booleans(), min_size=30, max_size=30))
+def test_some_records_keep_their_headers(records: Any, wanted: list[bool]) -> None:
+    chosen = np.array(wanted[: len(records)], bool)
+    left = wire.read_batch(_read_batch(records)).where(chosen)
+    assert _plain(left) == [r for r, keep in zip(records, wanted, strict=False) if keep]
+
+
+@given(RECORDS)
+def test_any_records_are_written_as_the_sdk_would(records: Any) -> None:
+    row = np.array([i for i, (_, _, headers, _) in enumerate(records) for _ in headers], np.int64)
+    names = pa.array([n for _, _, headers, _ in records for n, _ in headers], pa.binary())
+    values = pa.array([v for _, _, headers, _ in records for _, v in headers], pa.binary())
+    headers = wire.encode_headers(len(records), row, names, values)
+    stamps = np.array([t if i % 2 else -1 for i, (_, t, _, _) in enumerate(records)], np.int64)
+    made = wire.encode(pa.array([b for *_, b in records], pa.binary()), headers, stamps)
+    read = pb.AppendInput.FromString(wire.append_input(bytes(made.joined()), 42, b"tok"))
+    assert read.match_seq_num == 42
+    assert read.fencing_token == "tok"
+    for i, (record, (_, timestamp, pairs, body)) in enumerate(zip(read.records, records, strict=True)):
+        assert record.body == body
+        assert [(h.name, h.value) for h in record.headers] == pairs
+        assert record.HasField("timestamp") == bool(i % 2)
+        assert record.timestamp == (timestamp if i % 2 else 0)
+        assert made.metered[i] == 8 + 2 * len(pairs) + sum(len(n) + len(v) for n, v in pairs) + len(body)
+
+
+@given(HEADERS, st.binary(max_size=300), st.booleans())
+def test_a_header_can_be_added_behind_the_others(pairs: Any, body: bytes, timed: bool) -> None:
+    row, names = np.zeros(len(pairs), np.int64), pa.array([n for n, _ in pairs], pa.binary())
+    headers = wire.encode_headers(1, row, names, pa.array([v for _, v in pairs], pa.binary()))
+    made = wire.encode(pa.array([body], pa.binary()), headers, np.array([5]) if timed else None)
+    read = pb.AppendInput.FromString(wire.with_header(bytes(made.joined()), b"@x", b"y")).records[0]
+    assert [(h.name, h.value) for h in read.headers] == [*pairs, (b"@x", b"y")]
+    assert read.body == body
+
+
+def test_parts_of_records_are_the_same_bytes() -> None:
+    made = wire.encode(pa.array([b"%d" % i for i in range(100)], pa.binary()))
+    whole = bytes(made.joined())
+    assert bytes(made.part(0, 40).joined()) + bytes(made.part(40, 100).joined()) == whole
+    assert bytes(made.part(10, 60).part(20, 30).joined()) == bytes(made.part(30, 40).joined())
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
+def test_frames_come_back_whole_in_any_pieces(compression: str) -> None:
+    bodies = [b"", b"short", b"long" * 1000, b"x" * 100_000]
+    data = b"".join(wire.frame(body, compression) for body in bodies)
+    for size in (1, 3, 4, 5, 1000, len(data)):
+        deframer, found = wire.Deframer(), []
+        for low in range(0, len(data), size):
+            found += [frame.body for frame in deframer.feed(data[low : low + size])]
+        assert found == bodies
+        assert deframer.complete
+
+
+def test_the_last_frame_of_a_failed_session_says_why() -> None:
+    body = (412).to_bytes(2, "big") + b'{"seq_num_mismatch": 7}'
+    frame = next(wire.Deframer().feed((len(body) + 1).to_bytes(3, "big") + b"\x80" + body))
+    assert frame.terminal
+    assert wire.failure(frame) == (412, {"seq_num_mismatch": 7})
+    broken = wire.Frame((500).to_bytes(2, "big") + b"<html>", True)
+    assert wire.failure(broken).answer == {"message": "<html>"}
+
+
+def test_an_ack_tells_both_ends_also_from_the_start_of_a_stream() -> None:
+    for first, end in ((0, 4), (5, 1005), (2**40, 2**40 + 1)):
+        position = pb.StreamPosition
+        ack = pb.AppendAck(
+            start=position(seq_num=first, timestamp=9), end=position(seq_num=end), tail=position(seq_num=end)
+        )
+        assert wire.append_ack(ack.SerializeToString()) == (first, end)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x0a", "cut off"),
+        (b"\x0a\x05abc", "cut off"),
+        (b"\x1a\x01x", "field 26"),
+        (_read_batch([(1, 2, [], b"x")])[:-3] + b"\x2a\x01x", "does not know"),
+        (b"\x0a\x0b\x08" + b"\xff" * 10, "64 bits"),
+    ],
+)
+def test_what_is_no_batch_of_records_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        wire.read_batch(data)
+
+
+def test_commands_and_stamps_are_told_apart_from_rows() -> None:
+    records = wire.read_batch(
+        _read_batch([(0, 1, [(b"", b"fence")], b"t"), (1, 1, [(b"a", b"b"), (b"@p", b"s")], b"x"), (2, 1, [], b"y")])
+    )
+    assert records.commands().tolist() == [True, False, False]
+    left = records.where(~records.commands()).without(b"@p")
+    assert left.headers().to_pylist() == [[{"key": "a", "value": b"b"}], None]
+    assert left.without(b"a").headers().to_pylist() == [None, None]
