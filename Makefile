@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SPARK42 := .venv-spark42
 
-.PHONY: help setup java demo test chaos test-spark42 check format docs bench clean
+.PHONY: help setup java s2-lite demo test chaos test-spark42 check format docs bench clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -24,12 +24,15 @@ java: $(VENV)/.ready
 demo: java ## run the main job on an embedded server
 	@$(BIN)/penstock demo
 
-test: java ## run every test
-	$(BIN)/python -m pytest
+s2-lite: $(VENV)/.ready
+	@$(BIN)/python -m penstock.connectors.s2.lite > /dev/null || true # its tests say what is missing
+
+test: java s2-lite ## run every test
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 chaos: ROUNDS ?= 100
 chaos: SEED ?= 1
-chaos: $(VENV)/.ready ## write through random faults: make chaos ROUNDS=1000 SEED=7
+chaos: $(VENV)/.ready s2-lite ## write through random faults: make chaos ROUNDS=1000 SEED=7
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(BIN)/python -m pytest tests/chaos
 
 test-spark42: java ## run the Spark and conformance tests on Spark 4.2

@@ -3,6 +3,7 @@
 import jetstream
 import jetstream_write
 import plots
+import s2
 from measure import save
 
 if __name__ == "__main__":
@@ -10,3 +11,4 @@ if __name__ == "__main__":
     save("jetstream-read", result)
     plots.draw(result)
     save("jetstream-write", jetstream_write.main())
+    save("s2", s2.main())

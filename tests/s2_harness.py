@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import s2_sdk
 from s2_sdk import AppendInput, CommandRecord, ReadLimit, Record, SeqNum
 
 from penstock.connectors.s2.lite import S2Lite
+from penstock.errors import OptionError
 
 
 class Cloud:
@@ -31,8 +33,19 @@ def server(folder: Path | None = None) -> Iterator[S2Lite | Cloud]:
     if "S2_TEST_ENDPOINT" in os.environ:
         yield Cloud()
         return
-    with S2Lite(folder) as running:
+    try:
+        made = S2Lite(folder)
+    except OptionError as error:
+        pytest.fail(str(error), pytrace=False)
+    with made as running:
         yield running
+
+
+def lite(server: S2Lite | Cloud) -> S2Lite:
+    """The server where it is ours, to stand a proxy before it or to look at it with its own tools."""
+    if not isinstance(server, S2Lite):
+        pytest.skip("this needs a server of our own, and S2_TEST_ENDPOINT names another")
+    return server
 
 
 class S2Admin:

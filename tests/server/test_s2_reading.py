@@ -1,5 +1,6 @@
 """Reading S2 for real: starts, gaps, commands, discovery, faults."""
 
+import base64
 import itertools
 import time
 from pathlib import Path
@@ -8,13 +9,13 @@ from typing import Any
 import pytest
 from proxy import Proxy
 from s2_sdk import CommandRecord, Record
-from s2_tools import QUICK, read, source, trimmed
+from s2_tools import QUICK, read, source, trimmed, values, write
 
 from penstock.connectors.s2 import S2Streams
 from penstock.connectors.s2.lite import S2Lite
 from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.offsets import Range
-from s2_harness import Cloud, S2Admin
+from s2_harness import Cloud, S2Admin, lite
 
 _names = itertools.count(1)
 Server = S2Lite | Cloud
@@ -141,14 +142,25 @@ def test_streams_are_found_by_prefix_and_new_ones_while_running(s2: Server, s2_a
     assert opened.bounds()[f"{name}/b"][:2] == (0, 1)
 
 
-def test_a_misspelt_name_is_refused_with_those_like_it_and_makes_no_stream(
-    s2: Server, s2_admin: S2Admin, name: str
-) -> None:
-    s2_admin.make(name)
-    wrong = name[:-1] + "_"
-    with pytest.raises(OptionError, match=rf"has no stream '{wrong}'. Did you mean .*'{name}'"):
-        source(s2, streams=wrong).bounds()
-    assert wrong not in S2Admin(s2).names(wrong)
+def test_a_misspelt_name_is_refused_with_those_like_it_and_makes_no_stream() -> None:
+    with S2Lite(basin="makes-streams", config={"create_stream_on_read": True}) as server:
+        admin = S2Admin(server)
+        admin.make("orders")
+        with pytest.raises(OptionError, match=r"has no stream 'order'. Did you mean 'orders'"):
+            source(server, streams="order").bounds()
+        assert admin.names("") == ["orders"]
+        admin.tail("order")
+        assert admin.names("") == ["order", "orders"], "this basin makes no streams, so nothing was proven"
+
+
+def test_an_encrypted_stream_is_written_and_read_with_its_key_alone() -> None:
+    key, other = ({"encryptionKey": base64.b64encode(letter * 32).decode()} for letter in (b"a", b"b"))
+    with S2Lite(basin="encrypted", config={"stream_cipher": "aegis-256"}) as server:
+        S2Admin(server).make("secret")
+        write(server, values(0, 10), stream="secret", **key)
+        assert [row["value"] for row in read(server, "secret", **key)] == [b"%d" % i for i in range(10)]
+        with pytest.raises(ConnectError, match=r"S2 cannot decrypt the stream.*Check encryptionKey"):
+            read(server, "secret", **other)
 
 
 def test_a_time_finds_the_first_record_not_older(s2: Server, s2_admin: S2Admin, name: str) -> None:
@@ -176,7 +188,7 @@ def test_a_thousand_streams_are_looked_at_in_one_go(s2: Server, s2_admin: S2Admi
 def test_cuts_and_stalls_in_an_answer_lose_and_double_nothing(s2: Server, s2_admin: S2Admin, name: str) -> None:
     s2_admin.make(name)
     s2_admin.append(name, [b"%d" % i + b"z" * 200 for i in range(20_000)])
-    assert isinstance(s2, S2Lite)
+    s2 = lite(s2)
     plan = [("cut", 3_000), ("cut", 700_001), ("cut", 1_200_003), ("stall", 500_000)]
     with Proxy(s2.port, plan) as proxy:
         opened = source(s2, endpoint=f"http://127.0.0.1:{proxy.port}", streams=name, requestTimeout="500ms")

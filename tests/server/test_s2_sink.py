@@ -17,7 +17,7 @@ from penstock.connectors.s2 import S2Streams, chain
 from penstock.connectors.s2.lite import S2Lite
 from penstock.connectors.s2.sink import LOOK_BACK
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
-from s2_harness import Cloud, S2Admin
+from s2_harness import Cloud, S2Admin, lite
 
 _names = itertools.count(1)
 Server = S2Lite | Cloud
@@ -122,7 +122,7 @@ def test_a_stream_is_made_as_the_options_say(s2: Server, s2_admin: S2Admin, name
 def test_a_lost_answer_to_a_batch_that_landed_doubles_nothing(
     s2: Server, s2_admin: S2Admin, name: str, at: int, session: str
 ) -> None:
-    assert isinstance(s2, S2Lite)
+    s2 = lite(s2)
     with Proxy(s2.port, [("cut", 700 + at), ("cut", at)]) as proxy:
         receipt = write(s2, values(0, 4500), stream=name, appendSession=session, **_through(s2, proxy))
         assert not proxy.plan
@@ -132,7 +132,7 @@ def test_a_lost_answer_to_a_batch_that_landed_doubles_nothing(
 
 @pytest.mark.parametrize("sent", [[60_000], [1_500, 20_000], [30_000, 1_000, 20_000]])
 def test_a_batch_that_was_cut_off_is_sent_again(s2: Server, s2_admin: S2Admin, name: str, sent: list[int]) -> None:
-    assert isinstance(s2, S2Lite)
+    s2 = lite(s2)
     with Proxy(s2.port, sent=list(sent)) as proxy:
         write(s2, values(0, 9000), stream=name, **_through(s2, proxy))
         assert not proxy.sent
@@ -140,7 +140,7 @@ def test_a_batch_that_was_cut_off_is_sent_again(s2: Server, s2_admin: S2Admin, n
 
 
 def test_an_answer_that_never_comes_ends_in_time_and_doubles_nothing(s2: Server, s2_admin: S2Admin, name: str) -> None:
-    assert isinstance(s2, S2Lite)
+    s2 = lite(s2)
     with Proxy(s2.port, [("stall", 1200)]) as proxy:
         write(s2, values(0, 4500), stream=name, **(_through(s2, proxy) | {"requestTimeout": "500ms"}))
     assert numbers(s2_admin, name) == list(range(4500))
@@ -197,13 +197,17 @@ def test_speculative_twins_leave_one_copy(s2: Server, s2_admin: S2Admin, name: s
     assert numbers(s2_admin, name) == list(range(20_000))
 
 
-def test_tasks_that_write_to_one_stream_at_once_keep_their_order(s2: Server, s2_admin: S2Admin, name: str) -> None:
+@pytest.mark.parametrize("session", ["true", "false"])
+def test_tasks_that_write_to_one_stream_at_once_keep_their_order(
+    s2: Server, s2_admin: S2Admin, name: str, session: str
+) -> None:
     failed: list[BaseException] = []
 
     def attempt(partition: int) -> None:
         try:
             low = partition * 10_000
-            write(s2, values(low, low + 5000), ME._replace(partition=partition), stream=name)
+            rows = values(low, low + 5000, size=1000)
+            write(s2, rows, ME._replace(partition=partition), stream=name, appendSession=session)
         except BaseException as error:
             failed.append(error)
 
@@ -305,7 +309,7 @@ def test_a_stream_made_again_under_a_task_is_said_loudly(s2: Server, s2_admin: S
 
 
 def test_a_busy_server_is_asked_again(s2: Server, s2_admin: S2Admin, name: str) -> None:
-    assert isinstance(s2, S2Lite)
+    s2 = lite(s2)
     busy = (
         b'HTTP/1.1 503 Busy\r\ncontent-type: application/json\r\ncontent-length: 28\r\n\r\n{"code":"server_draining"}  '
     )
@@ -334,7 +338,7 @@ def test_a_server_killed_in_mid_batch_keeps_each_row_once(tmp_path: Path) -> Non
 
 
 def test_a_server_that_stays_away_ends_the_task_with_what_was_written(s2: Server, name: str) -> None:
-    assert isinstance(s2, S2Lite)
+    s2 = lite(s2)
     with Proxy(s2.port) as proxy:
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -359,7 +363,7 @@ def test_at_least_once_needs_no_order_among_tasks_and_may_double(s2: Server, s2_
 
 
 def test_at_least_once_sends_again_or_fails_as_the_policy_says(s2: Server, s2_admin: S2Admin, name: str) -> None:
-    assert isinstance(s2, S2Lite)
+    s2 = lite(s2)
     options = {"stream": name, "delivery": "at_least_once"}
     with Proxy(s2.port, [("cut", 450)]) as proxy:
         write(s2, values(0, 4500), **options, **_through(s2, proxy))

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from s2_sdk import Record
 
 from penstock import s2 as tables
-from penstock.connectors.s2 import S2Streams, lite
-from penstock.connectors.s2.lite import S2Lite
-from s2_harness import Cloud, S2Admin
+from penstock.connectors.s2 import S2Streams
+from penstock.connectors.s2.lite import S2Lite, binary
+from s2_harness import Cloud, S2Admin, lite
 from spark.jobs import Job, jvm, kill, task_workers, wait
 
 _names = itertools.count(1)
@@ -162,13 +162,13 @@ def test_tables_of_records_and_of_changes_in_sql(spark: SparkSession, s2: Server
 
 
 def test_the_cli_shows_a_change_as_the_seed_does(spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str) -> None:
-    assert isinstance(s2, S2Lite)
+    s2 = lite(s2)
     s2_admin.make(name)
     row = spark.createDataFrame([("265", 4)], "index STRING, content INT").coalesce(1)
     options = {**s2.options(), "mode": "upsert", "keyColumns": "index", "stream": name, "delivery": "at_least_once"}
     row.write.format("s2").options(**options).mode("append").save()
     env = {"S2_ACCOUNT_ENDPOINT": s2.url, "S2_BASIN_ENDPOINT": s2.url, "S2_ACCESS_TOKEN": "ignored", "HOME": "/tmp"}
-    command = [lite.binary(), "read", f"s2://{s2.basin}/{name}", "--seq-num", "0", "--count", "1", "--format", "json"]
+    command = [binary(), "read", f"s2://{s2.basin}/{name}", "--seq-num", "0", "--count", "1", "--format", "json"]
     shown = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert shown.returncode == 0, shown.stderr
     record = json.loads(shown.stdout.splitlines()[0])

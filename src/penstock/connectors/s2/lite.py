@@ -1,6 +1,8 @@
 """An s2-lite of our own, for tests and benchmarks, on a free port: built once, kept in the user's cache."""
 
 import contextlib
+import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -9,10 +11,10 @@ import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from penstock.embedded import free_port
-from penstock.errors import ConnectError, OptionError
+from penstock.errors import ConnectError, OptionError, PenstockError
 
 VERSION = "0.43.4"
 
@@ -26,29 +28,49 @@ def binary() -> str:
     cargo = shutil.which("cargo")
     if cargo is None:
         raise OptionError("there is no s2-lite here, and no cargo to build it with. Install Rust: https://rustup.rs")
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits, and finds it
+        if not found.exists():
+            _build(cargo, cache)
+    return str(found)
+
+
+def _build(cargo: str, cache: Path) -> None:
     print(f"building s2-lite {VERSION} into {cache}, once: about 15 minutes on two cores", file=sys.stderr, flush=True)
     # Without these two it takes twice as long, and a test server need not be the fastest there is.
     quick = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
     command = [cargo, "install", "--locked", "s2-cli", "--version", VERSION, "--root", str(cache)]
-    with contextlib.ExitStack() as stack:
-        process = subprocess.Popen(command, env=os.environ | quick, stderr=subprocess.PIPE, text=True)
-        stack.callback(process.kill)
-        crates = 0
+    process = subprocess.Popen(command, env=os.environ | quick, stderr=subprocess.PIPE, text=True)
+    try:
         assert process.stderr is not None
+        lines: list[str] = []
+        crates = 0
         for line in process.stderr:
-            crates += "Compiling" in line
-            if crates and crates % 50 == 0 and "Compiling" in line:
-                print(f"s2-lite: {crates} crates compiled", file=sys.stderr, flush=True)
-        if process.wait() or not found.exists():
-            raise ConnectError(f"cargo could not build s2-lite. Try it by hand: {' '.join(command)}")
-    return str(found)
+            lines = [*lines[-20:], line]
+            if "Compiling" in line:
+                crates += 1
+                if crates % 50 == 0:
+                    print(f"s2-lite: {crates} crates of about 500 compiled", file=sys.stderr, flush=True)
+        if process.wait():
+            raise ConnectError(f"cargo could not build s2-lite: {''.join(lines)[-1000:]}")
+    finally:
+        process.kill()
+        process.wait()
 
 
 class S2Lite:
     """A server with one basin. In memory, or in `folder`: stopped and started again it has its streams still."""
 
-    def __init__(self, folder: Path | None = None, *, basin: str = "penstock-test", port: int | None = None):
-        self.folder, self.basin, self.port = folder, basin, port or free_port()
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        basin: str = "penstock-test",
+        config: dict[str, Any] | None = None,
+        port: int | None = None,
+    ):
+        self.folder, self.basin, self.config, self.port = folder, basin, config or {}, port or free_port()
         self.executable = binary()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -81,7 +103,10 @@ class S2Lite:
 
     def _put_basin(self) -> None:
         request = urllib.request.Request(
-            f"{self.url}/v1/basins/{self.basin}", b"{}", {"content-type": "application/json"}, method="PUT"
+            f"{self.url}/v1/basins/{self.basin}",
+            json.dumps({"config": self.config}).encode(),
+            {"content-type": "application/json"},
+            method="PUT",
         )
         urllib.request.urlopen(request, timeout=5).close()
 
@@ -109,3 +134,10 @@ class S2Lite:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
+
+
+if __name__ == "__main__":
+    try:
+        print(binary())
+    except PenstockError as problem:
+        sys.exit(str(problem))

@@ -3,7 +3,9 @@
 import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +21,7 @@ from penstock.errors import ConnectError, Disconnected, PenstockError
 from penstock.patience import Patience
 
 log = logging.getLogger("penstock")
+T = TypeVar("T")
 
 # A task has so many streams open at once; the one that was not used for longest is finished first.
 MOST_OPEN = 32
@@ -133,11 +136,13 @@ class _Task:
 
     def _pump(self, writer: _Writer, *, last: bool) -> None:
         """Send whatever is ready, with not too much of it unanswered."""
+        # Outside a session nothing stops a batch behind one that was refused, and it may just fit behind another's.
+        most = self.options.max_unacked_bytes if self.options.append_session else 0
         while True:
             try:
                 while (batch := writer.chain.next(last=last)) is not None:
                     writer.session.send(batch)
-                    while writer.session.size > self.options.max_unacked_bytes:
+                    while writer.session.size > most:
                         self._answer(writer)
                 return
             except (Disconnected, ApiError) as error:
@@ -173,13 +178,7 @@ class _Task:
         if not writer.chain.conditional:
             writer.chain.adopt(None, writer.chain.at)
             return
-        while True:
-            try:
-                self._catch_up(writer)
-                return
-            except Disconnected as again:
-                self.calls.drop()
-                writer.patience.after(again)
+        self._patiently(lambda: self._catch_up(writer))
 
     def _judge(self, writer: _Writer, error: ApiError) -> None:
         """Make an error of what S2 refused, unless somebody was only faster."""
@@ -211,23 +210,29 @@ class _Task:
         writers = {name: _Writer(name, self.options) for name in names}
         conditional = self.options.delivery == "exactly_once"
         token = None if self.options.fencing_token is None else self.options.fencing_token.encode()
-        found = self._last(names) if conditional or self.options.ensure_stream else {}
+        last = (
+            {} if not (conditional or self.options.ensure_stream) else self._patiently(lambda: self.calls.last(names))
+        )
         for name in names:
-            seen = found.get(name)
-            if seen is None and self.options.ensure_stream:
-                self.calls.make(name, self.options.stream_config())
-                seen = self._last([name])[name]
-            tail, records = seen or (0, None)
-            writers[name].chain = Chain(self.origin, tail, conditional=conditional, token=token)
-            if conditional and tail and records is not None:
-                writers[name].chain.adopt(self._stamp(name, tail, records), tail)
+            writers[name].chain = self._patiently(partial(self._begin, name, last.get(name), conditional, token))
         self.writers |= writers
 
-    def _last(self, names: list[str]) -> dict[str, tuple[int, Records] | None]:
+    def _begin(self, name: str, last: tuple[int, Records] | None, conditional: bool, token: bytes | None) -> Chain:
+        if last is None and self.options.ensure_stream:
+            self.calls.make(name, self.options.stream_config())
+            last = self.calls.last([name])[name]
+        tail, records = last or (0, None)
+        begun = Chain(self.origin, tail, conditional=conditional, token=token)
+        if conditional and tail and records is not None:
+            begun.adopt(self._stamp(name, tail, records), tail)
+        return begun
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """The answer to a question, over a new connection if this one broke."""
         patience = Patience("looking at the streams", self.options.max_retries, self.options.retry_delay)
         while True:
             try:
-                return self.calls.last(names)
+                return ask()
             except Disconnected as error:
                 self.calls.drop()
                 patience.after(error)
