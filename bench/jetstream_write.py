@@ -71,11 +71,15 @@ def raw(url: str, stream: str, rows: int) -> float:
 
 def ours(frame: Any, url: str, stream: str, rows: int, **options: str) -> dict[str, float]:
     """One write of two tasks by Spark."""
-    before, began = cpu_seconds(_workers()), time.perf_counter()
+    before, served, began = cpu_seconds(_workers()), cpu_seconds(processes("nats-server")), time.perf_counter()
     writer = frame.write.format("jetstream").option("servers", url).option("subject", f"{stream}.x")
     writer.options(**options).mode("append").save()
     took = time.perf_counter() - began
-    return {"seconds": took, "rate": rows / took, "cpu_us": (cpu_seconds(_workers()) - before) / rows * 1e6}
+    return {
+        "rate": rows / took,
+        "cpu_us": (cpu_seconds(_workers()) - before) / rows * 1e6,
+        "server_us": (cpu_seconds(processes("nats-server")) - served) / rows * 1e6,
+    }
 
 
 def _workers() -> list[int]:
@@ -118,6 +122,7 @@ def writing(spark: Any, url: str, rows: int, rounds: int = 3) -> dict[str, Any]:
             assert calls.stream(name.upper()).messages == rows, "a row is missing or there twice"
             seen.setdefault(name, []).append(got["rate"])
             seen.setdefault(f"{name}_worker_us", []).append(got["cpu_us"])
+            seen.setdefault(f"{name}_server_us", []).append(got["server_us"])
         got = ours(frame, url, "PIPELINED", rows, delivery="at_least_once")
         seen.setdefault("at_least_once", []).append(got["rate"])
         seen.setdefault("nats_py", []).append(2000 / nats_py(url, "PIPELINED.py", 2000))
@@ -229,7 +234,7 @@ def core(spark: Any, url: str, rate: int, seconds: int = 8) -> dict[str, Any]:
 
 def main() -> dict[str, Any]:
     """All scenarios on one server and one session."""
-    rows = int(os.environ.get("ROWS", "400000"))
+    rows = int(os.environ.get("ROWS", "1200000"))
     with NatsServer() as server:
         spark = local_session("bench", "local[2]", conf={"spark.log.level": "ERROR"})
         result = {"rows": rows, "size": SIZE}

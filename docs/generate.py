@@ -63,6 +63,22 @@ def writing_table() -> str:
     return "\n".join(["| beside | its rows/s | Spark to JetStream, times that |", "|---|---|---|", *lines])
 
 
+def s2_table() -> str:
+    """The figures of the last benchmark of S2, as ratios."""
+    file = ROOT / "bench" / "results" / "s2.json"
+    if not file.exists():
+        return "Not measured yet."
+    r = json.loads(file.read_text())
+    rows = [
+        ("reading: two sockets drained, nothing parsed", r["drain"], r["read_of_drain"]),
+        ("reading: a read session of s2-sdk", r["sdk_read"], r["read_of_sdk"]),
+        ("writing exactly once: an append session of s2-sdk", r["sdk_write"], r["write_of_sdk"]),
+        ("1,000 streams of 100 records: a session of s2-sdk each", r["sessions"] * 100, r["packed_of_sessions"]),
+    ]
+    lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
+    return "\n".join(["| beside | its records/s | Spark and Penstock, times that |", "|---|---|---|", *lines])
+
+
 def pages() -> dict[Path, dict[str, str]]:
     """Which page has which generated part."""
     found: dict[Path, dict[str, str]] = {
@@ -70,6 +86,7 @@ def pages() -> dict[Path, dict[str, str]]:
             "guarantees": guarantee_table(),
             "comparison": comparison_table(),
             "writing": writing_table(),
+            "s2": s2_table(),
         }
     }
     for name in FORMATS:
