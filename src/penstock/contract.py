@@ -86,6 +86,14 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class Gathering(Protocol):
+    """A source that reads several short ranges better together than one after the other."""
+
+    def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        """The rows of the ranges, the same ones each time. Executor."""
+
+
+@runtime_checkable
 class Holding(Protocol):
     """A source that cannot be asked twice, and holds rows itself from their arrival until Spark has committed them.
 

@@ -264,3 +264,30 @@ def test_the_token_may_come_from_the_environment_or_a_file(monkeypatch: pytest.M
     file = tmp_path / "token"
     file.write_text("from-file\n")
     assert S2Streams.parse({**given, "accessTokenFile": str(file)}).reveal("access_token") == "from-file"
+
+
+def test_short_ranges_are_read_together_and_odd_ones_as_ever(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    for i in range(5):
+        s2_admin.make(f"{name}/{i}")
+        s2_admin.append(f"{name}/{i}", [b"%d" % n for n in range(30)])
+    s2_admin.command(f"{name}/1", CommandRecord.fence("tok"))
+    s2_admin.append(f"{name}/2", [b"%d" % n for n in range(30, 1500)])
+    trimmed(s2_admin, f"{name}/3", 10)
+    opened = source(s2, streamPrefix=f"{name}/", failOnDataLoss="false")
+    bounds = opened.bounds()
+    spans = [Range(stream, 0, bound.next, bound.epoch) for stream, bound in bounds.items()]
+    batches = list(opened.read_many(spans))
+    found: dict[str, list[int]] = {}
+    for batch in batches:
+        for stream, value in zip(batch["stream"].to_pylist(), batch["value"].to_pylist(), strict=True):
+            found.setdefault(stream[-1], []).append(int(value))
+    assert found == {
+        "0": list(range(30)),
+        "1": list(range(30)),
+        "2": list(range(1500)),
+        "3": list(range(10, 30)),
+        "4": list(range(30)),
+    }
+    assert len(batches) <= 4
+    with pytest.raises(DataLossError, match="10 messages were deleted unread"):
+        list(source(s2, streamPrefix=f"{name}/").read_many(spans))

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 from proxy import Proxy
 from s2_sdk import CommandRecord
-from s2_tools import ME, QUICK, numbers, read, until, values, write
+from s2_tools import ME, QUICK, numbers, read, trimmed, until, values, write
 
 from penstock.connectors.s2 import S2Streams, chain
 from penstock.connectors.s2.lite import S2Lite
-from penstock.connectors.s2.sink import LOOK_BACK
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
 from s2_harness import Cloud, S2Admin, lite
 
@@ -255,7 +254,9 @@ def test_command_records_behind_the_last_stamp_do_no_harm(s2: Server, s2_admin: 
 
 def test_records_of_others_are_looked_through_as_far_as_is_promised(s2: Server, s2_admin: S2Admin, name: str) -> None:
     write(s2, values(0, 1500), stream=name)
-    s2_admin.append(name, [b"other"] * (LOOK_BACK - 1000))
+    s2_admin.append(name, [b"other"] * 2500)
+    with pytest.raises(ConnectError, match=r"nobody can tell .* behind 2,000 records of others \(lookBack\)"):
+        write(s2, values(0, 1500), stream=name, lookBack=2000)
     write(s2, values(0, 1500), stream=name)
     assert numbers(s2_admin, name) == list(range(1500))
 
@@ -290,11 +291,22 @@ def test_a_stamp_that_expired_is_said_loudly(s2: Server, s2_admin: S2Admin, name
     write(s2, values(0, 100), stream=name)
     s2_admin.trim(name, 101)
     until(lambda: not s2_admin.read_some(name, 0))
-    with pytest.raises(ConnectError, match="has kept none of its 101 records, so nobody can tell whether partition 0"):
+    with pytest.raises(ConnectError, match=r"nobody can tell .* of its 101 records, those that could"):
         write(s2, values(0, 100), stream=name)
     write(s2, values(0, 100), stream=name, delivery="at_least_once")
     write(s2, values(0, 100), ME._replace(query="new", batch=0), stream=name)
     assert len(numbers(s2_admin, name)) == 200
+
+
+def test_a_stamp_that_expired_before_the_records_of_others_is_said_loudly(
+    s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    write(s2, values(0, 100), stream=name)
+    s2_admin.append(name, [b"other"] * 10)
+    trimmed(s2_admin, name, 105)
+    with pytest.raises(ConnectError, match="those that could tell have been trimmed or have expired"):
+        write(s2, values(0, 100), stream=name)
+    assert numbers(s2_admin, name) == []
 
 
 def test_a_stream_made_again_under_a_task_is_said_loudly(s2: Server, s2_admin: S2Admin, name: str) -> None:

@@ -99,6 +99,28 @@ def test_other_types_are_written_as_text_or_exact_numbers() -> None:
     )
 
 
+def test_dates_times_bytes_and_decimals_come_back_in_one_go_and_one_by_one() -> None:
+    schema = pa.schema(
+        [("d", pa.decimal128(20, 2)), ("t", pa.timestamp("us", "UTC")), ("day", pa.date32()), ("b", pa.binary())]
+    )
+    rows = [
+        {
+            "d": Decimal("12.34"),
+            "t": datetime(2026, 11, 15, 12, tzinfo=UTC),
+            "day": date(2026, 11, 15),
+            "b": b"\x01\xff",
+        },
+        {"d": None, "t": None, "day": None, "b": None},
+    ]
+    texts = jsontext.objects(pa.RecordBatch.from_pylist(rows, schema=schema))
+    for some in (texts, pa.concat_arrays([texts, pa.array([b"{\n}"], pa.binary())])):
+        back = upsert.decode(some, schema, "body", np.arange(len(some)))
+        found = pa.RecordBatch.from_arrays([back[name] for name in schema.names], schema=schema).to_pylist()
+        assert found[:2] == rows
+    with pytest.raises(ProtocolError, match="does not fit the schema"):
+        upsert.decode(pa.array([b'{"b":"not base64"}']), schema, "body", np.arange(1))
+
+
 def test_no_columns_are_an_empty_object() -> None:
     assert jsontext.objects(pa.record_batch({"a": [1, 2]}).select([])).to_pylist() == [b"{}", b"{}"]
 
@@ -128,7 +150,7 @@ def test_only_records_with_key_and_a_known_action_are_changes() -> None:
     assert deletes.tolist() == [False, True]
 
 
-@pytest.mark.parametrize("text", [b"{", b"[1]", b'{"whole": "x"}', b'{"text": 1}\n'])
+@pytest.mark.parametrize("text", [b"{", b"[1]", b'{"whole": "x"}', b'{"text": 1\n}'])
 def test_a_text_that_does_not_fit_is_named_with_its_place(text: bytes) -> None:
     texts = pa.array([b'{"whole":1}', text], pa.binary())
     with pytest.raises(ProtocolError, match=r"record 18 has .* as body, which does not fit the schema"):

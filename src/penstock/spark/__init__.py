@@ -65,6 +65,11 @@ class Connector(spark.DataSource):
         return options
 
     @classmethod
+    def pushes(cls, options: Any) -> bool:
+        """Whether `stream`, `sequence` and `timestamp` mean what they mean everywhere, so that predicates narrow."""
+        return True
+
+    @classmethod
     def narrow(cls, options: Any, predicates: Sequence[Predicate]) -> Any:
         """`options` that read less but every row that can satisfy all `predicates`; None where none can."""
         return options

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.contract import Holding, Predicate
+from penstock.contract import Gathering, Holding, Predicate, Source
 from penstock.errors import OptionError
 from penstock.offsets import Bound, Range, decode
 from penstock.plan import Planner
@@ -66,9 +66,8 @@ class _Reading:
             return
         source = self.connector.open_source(self.options)
         try:
-            for span in partition.ranges:
-                for batch in source.read(span):
-                    yield batch.select(self.wanted) if self.wanted else batch
+            for batch in _rows(source, partition.ranges):
+                yield batch.select(self.wanted) if self.wanted else batch
         finally:
             source.close()
 
@@ -129,8 +128,9 @@ class BatchReader(_Reading, spark.DataSourceReader):
 
     def partitions(self) -> Sequence[Partition]:
         """The tasks of the read, without what the predicates rule out."""
-        if self.options.max_records is not None:
-            self.predicates = []  # it counts rows from the start, whatever becomes of them afterwards
+        # maxRecords counts rows from the start, whatever becomes of them afterwards.
+        if self.options.max_records is not None or not self.connector.pushes(self.options):
+            self.predicates = []
         narrowed = self.connector.narrow(self.options, self.predicates)
         if narrowed is None:
             return []
@@ -161,6 +161,14 @@ class PushingReader(BatchReader):
         """Note what can narrow the read, and hand every filter back: Spark checks them all again."""
         self.predicates = [p for p in map(_predicate, filters) if p is not None]
         return filters
+
+
+def _rows(source: Source, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    if isinstance(source, Gathering) and len(ranges) > 1:
+        yield from source.read_many(ranges)
+        return
+    for span in ranges:
+        yield from source.read(span)
 
 
 def _packed(schema: pa.Schema, source: Holding, ranges: Sequence[Range]) -> bytes:

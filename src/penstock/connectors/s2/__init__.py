@@ -54,6 +54,11 @@ class S2Streams(Connector):
         return S2Sink(options, columns)
 
     @classmethod
+    def pushes(cls, options: S2SourceOptions) -> bool:
+        """The columns of a table are its own, whatever their names."""
+        return options.mode != "upsert"
+
+    @classmethod
     def narrow(cls, options: S2SourceOptions, predicates: Sequence[Predicate]) -> S2SourceOptions | None:
         """Fewer streams, where a predicate on `stream` says which; it may still be too many."""
         if any(isinstance(at, dict) for at in (options.starting_offsets, options.ending_offsets)):

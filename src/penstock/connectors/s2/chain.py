@@ -72,9 +72,14 @@ def mine(stamps: Iterable[Stamp], origin: Origin) -> Stamp | None:
     return found
 
 
-def settled(stamps: Iterable[Stamp], origin: Origin) -> bool:
-    """Whether these stamps show that what lies before them is of no concern: of this task, or of an older batch."""
-    return any(s.origin == origin or (s.origin.query == origin.query and s.origin.batch < origin.batch) for s in stamps)
+def settled(stamps: Iterable[Stamp], origin: Origin, *, alone: bool) -> bool:
+    """Whether these stamps show that what lies before them is of no concern: there is one of an older batch, or where
+    the task is `alone` in asking, one of its own.
+    """
+    return any(
+        (alone and stamp.origin == origin) or (stamp.origin.query == origin.query and stamp.origin.batch < origin.batch)
+        for stamp in stamps
+    )
 
 
 @dataclass
@@ -195,14 +200,13 @@ class Chain:
         return crc
 
     def _forget(self) -> None:
-        """Let go of rows that are stored and compared. The first ones kept know the checksum of what went before."""
-        if not self.conditional or self._stamp is None:
-            gone = [piece for piece in self._pieces if piece.end <= self.stored]
-            left = self._pieces[len(gone) :]
-            if gone and self.conditional and (not left or left[0].crc is None):
-                self._cursor = (gone[-1].end, self._crc_at(gone[-1].end))
-                self._note()
-            self._pieces = left
+        """Let go of rows that are stored. The first ones kept know the checksum of what went before."""
+        gone = [piece for piece in self._pieces if piece.end <= self.stored]
+        left = self._pieces[len(gone) :]
+        if gone and self.conditional and (not left or left[0].crc is None):
+            self._cursor = (gone[-1].end, self._crc_at(gone[-1].end))
+            self._note()
+        self._pieces = left
 
     def _note(self) -> None:
         """Keep the checksum at the cursor with the rows that begin there."""

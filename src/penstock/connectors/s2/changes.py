@@ -1,7 +1,7 @@
 """What an upsert sink wrote, read back as the changes to a table, or as the table that they lead to."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ log = logging.getLogger("penstock")
 
 Flags = npt.NDArray[np.bool_]
 
+# A snapshot gathers so many changes before it looks for the latest of each key.
+COMPACT = 100_000
 # Columns of a record that are not of the table.
 OF_RECORD = ("_action", "_change_type", "_stream", "_sequence", "_timestamp")
 
@@ -33,10 +35,15 @@ class ChangesSource(S2Source):
         self.keys = pa.schema([field for field in own if field.name in options.key_columns])
         self.values = pa.schema([field for field in own if field.name not in options.key_columns])
 
+    def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        """One range at a time: keys are of a stream."""
+        for span in spans:
+            yield from self.read(span)
+
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The changes of a range, or where a snapshot is wanted, the last of each key that is no deletion."""
-        table: pa.Table | None = None
-        skipped = 0
+        waiting: list[pa.Table] = []
+        kept = skipped = 0
         for records in self.records(span):
             records = records.where(~records.commands())
             rows, keys, deletes = upsert.parts(records)
@@ -57,10 +64,14 @@ class ChangesSource(S2Source):
                 yield made
                 continue
             more = pa.Table.from_batches([made]).append_column("@gone", pa.array(deletes))
-            table = upsert.latest(more if table is None else pa.concat_tables([table, more]), self.keys.names)
+            waiting.append(more)
+            if sum(map(len, waiting)) > 2 * kept + COMPACT:  # not at every turn: each looks at all of them
+                waiting = [upsert.latest(pa.concat_tables(waiting), self.keys.names)]
+                kept = len(waiting[0])
         if skipped:
             log.warning("stream '%s': skipped %d records that are no changes to a table", span.shard, skipped)
-        if table is not None:
+        if waiting:
+            table = upsert.latest(pa.concat_tables(waiting), self.keys.names)
             left = table.filter(pc.invert(table["@gone"])).drop_columns(["@gone"])
             yield from left.combine_chunks().to_batches()
 

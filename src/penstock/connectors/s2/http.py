@@ -14,6 +14,8 @@ from penstock.errors import ConnectError, Disconnected, OptionError
 
 # So many requests are on their way at most: their answers must find room in the sockets' buffers.
 PIPELINE = 64
+# Acknowledge at once; the system forgets it again by itself. Linux only.
+_QUICK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 
 class Request(NamedTuple):
@@ -49,6 +51,8 @@ class Connection:
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.wait, self.used, self.closed = wait, False, False
+        self.closed_by_peer = False
+        self._due = 0  # answers that were asked for and not read to their end
         self._common = "".join(f"{name}: {value}\r\n" for name, value in {"host": parts.netloc, **headers}.items())
         self._buffer = bytearray()
         try:
@@ -62,7 +66,6 @@ class Connection:
     def _dial(self, timeout: float, tls: bool, ca: Path | None) -> socket.socket:
         raw = socket.create_connection((self.host, self.port), timeout=timeout)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         if not tls:
             return raw
         try:
@@ -81,6 +84,7 @@ class Connection:
         answers: list[Response] = []
         for low in range(0, len(requests), PIPELINE):
             part = requests[low : low + PIPELINE]
+            self._due += len(part)
             self.send(b"".join(self._text(request) for request in part))
             answers += [self.response() for _ in part]
         return answers
@@ -89,15 +93,17 @@ class Connection:
         """The head of an answer, and its body as it comes where all went well. It must be read to its end, or the
         connection closed.
         """
-        self.send(self._text(request))
+        self.post(request)
         return self.answer()
 
     def post(self, request: Request) -> None:
         """Send a request whose answer is taken later, by `response`."""
+        self._due += 1
         self.send(self._text(request))
 
     def open(self, request: Request) -> None:
         """Begin a request whose body follows in pieces, by `piece`, and ends with `end`."""
+        self._due += 1
         self.send(self._text(request._replace(headers={**request.headers, "transfer-encoding": "chunked"})))
 
     def piece(self, *parts: bytes | memoryview) -> None:
@@ -113,20 +119,23 @@ class Connection:
         """The answer to the request that was opened."""
         status, headers = self._head()
         if status != 200:
-            return Response(status, headers, b"".join(self._body(headers))), iter(())
-        return Response(status, headers, b""), self._body(headers)
+            return Response(status, headers, b"".join(self._body(status, headers))), iter(())
+        return Response(status, headers, b""), self._body(status, headers)
 
     def alive(self) -> bool:
-        """Whether the server has kept it open, as far as can be seen from here."""
-        if self.closed or self._buffer:
+        """Whether it can take another request: nothing is left unread, and the server has kept it open, as far as can
+        be seen from here.
+        """
+        if self.closed or self._buffer or self._due:
             return False
         try:
             self._socket.settimeout(0)
-            return self._socket.recv(1, 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_PEEK) == b"?"
+            self._socket.recv(1, 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_PEEK)
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:
-            return False
+            pass
+        return False  # it was closed, or says something that nobody asked for
 
     def close(self) -> None:
         """Hang up."""
@@ -138,6 +147,8 @@ class Connection:
         try:
             self._socket.settimeout(self.wait)
             self._socket.sendall(data)
+        except TimeoutError:
+            raise self._broken(f"it took no more bytes for {self.wait:g}s") from None
         except OSError as error:
             raise self._broken(error) from None
 
@@ -151,7 +162,7 @@ class Connection:
     def response(self) -> Response:
         """The answer to the oldest request that has none yet."""
         status, headers = self._head()
-        return Response(status, headers, b"".join(self._body(headers)))
+        return Response(status, headers, b"".join(self._body(status, headers)))
 
     def _head(self) -> tuple[int, dict[str, str]]:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
@@ -163,27 +174,48 @@ class Connection:
         if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
             raise self._broken(f"it does not speak HTTP/1.1, but {first[:40]!r}")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
-        if rest[:3] == "100":
+        if rest[0] == "1":  # only a word in between
             return self._head()
         return int(rest[:3]), headers
 
-    def _body(self, headers: Mapping[str, str]) -> Iterator[bytes]:
-        if "chunked" not in headers.get("transfer-encoding", ""):
-            size = int(headers.get("content-length", "0"))
-            while len(self._buffer) < size:
-                self._more()
-            yield bytes(self._take(size))
-            return
-        while True:
-            while (end := self._buffer.find(b"\r\n")) < 0:
-                self._more()
-            size = int(self._take(end + 2)[:-2].split(b";")[0], 16)
+    def _body(self, status: int, headers: Mapping[str, str]) -> Iterator[bytes]:
+        try:
+            if "chunked" in headers.get("transfer-encoding", ""):
+                yield from self._chunks()
+            elif "content-length" in headers or status in (204, 304):
+                size = int(headers.get("content-length", "0"))
+                while len(self._buffer) < size:
+                    self._more(size - len(self._buffer))
+                yield bytes(self._take(size))
+            else:  # it ends with the connection
+                yield self._rest()
+        except ValueError:
+            raise self._broken("it does not speak HTTP/1.1: a length is no number") from None
+        self._due -= 1
+        if headers.get("connection", "").lower() == "close":
+            self.close()
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := int(self._line().split(b";")[0], 16):
             while len(self._buffer) < size + 2:
                 self._more(size + 2 - len(self._buffer))
-            piece = bytes(self._take(size + 2)[:size])
-            if not size:
-                return
-            yield piece
+            yield bytes(self._take(size + 2)[:size])
+        while self._line():  # headers behind the body
+            pass
+
+    def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            self._more()
+        return bytes(self._take(end + 2)[:-2])
+
+    def _rest(self) -> bytes:
+        try:
+            while True:
+                self._more()
+        except Disconnected:
+            if not self.closed_by_peer:
+                raise
+        return bytes(self._take(len(self._buffer)))
 
     def _take(self, size: int) -> bytearray:
         taken = self._buffer[:size]
@@ -193,10 +225,13 @@ class Connection:
     def _more(self, wanted: int = 0) -> None:
         try:
             self._socket.settimeout(self.wait)
+            if _QUICK is not None:  # servers hold back the end of an answer until the rest of it is acknowledged
+                self._socket.setsockopt(socket.IPPROTO_TCP, _QUICK, 1)
             data = self._socket.recv(max(1 << 16, min(wanted, 4 << 20)))
         except OSError as error:
             raise self._broken(error) from None
         if not data:
+            self.closed_by_peer = True
             raise self._broken("it closed the connection")
         self._buffer += data
 

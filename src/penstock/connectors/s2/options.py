@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, SecretStr, model_validator
 from penstock import ddl, templates
 from penstock.contract import ReadOptions, WriteOptions
 from penstock.errors import OptionError
-from penstock.options import Bytes, Csv, Options, Seconds, option
+from penstock.options import Bytes, Count, Csv, Options, Seconds, alias, option
 
 CLOUD_BASIN, CLOUD_ACCOUNT = "https://{basin}.b.s2.dev", "https://a.s2.dev"
 MOST_RECORDS, MOST_BYTES = 1000, 1 << 20  # of a batch, and of a record: the server's own limits
@@ -51,7 +51,7 @@ class S2Options(Options):
         for name in ("endpoint", "account_endpoint", "basin_endpoint"):
             given = getattr(self, name)
             if given is not None and not re.fullmatch(r"https?://[^/\s@]+(/v1)?/?", given):
-                raise ValueError(f"{name} must be an address such as http://127.0.0.1:8080 or https://host")
+                raise ValueError(f"{alias(name)} must be an address such as http://127.0.0.1:8080 or https://host")
         key = self.encryption_key
         if key is not None:
             try:
@@ -173,7 +173,13 @@ class S2SinkOptions(S2Options, WriteOptions):
     driver_bytes: Bytes = option(
         4 << 20,
         doc="Without `{partition}` in `stream`, the rows of a task up to this size go through the driver, which writes "
-        "them in the order of the tasks; larger ones are written by their task. With `delivery=exactly_once` only.",
+        "them in the order of the tasks; larger ones are written by their task. All of a batch together must stay "
+        "below `spark.driver.maxResultSize`. With `delivery=exactly_once` only.",
+    )
+    look_back: Count = option(
+        10_000,
+        doc="With `delivery=exactly_once`: so many records of others are looked through for what this query wrote "
+        "last. Where it is not among them, the query stops rather than guess; only its first batch is taken as new.",
     )
     append_retry_policy: Literal["all", "no_side_effects"] = option(
         "all",

@@ -70,6 +70,9 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
         if "timestamp" in names:
             moment = pc.fill_null(batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), -1)
             moment = np.asarray(moment)
+            early = (moment < 0) & np.asarray(batch.column("timestamp").is_valid())
+            if early.any():
+                raise _refuse(origin, first + int(np.argmax(early)), "has a timestamp before 1970, which S2 has not")
     _check_names(origin, number, streams)
     if options.writer_headers:
         row, header, content = _signed(origin, len(value), row, header, content)

@@ -26,6 +26,11 @@ class Session:
         self._acks: deque[tuple[int, int]] = deque()
         self._failure: PenstockError | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds a connection."""
+        return self._connection is not None
+
     def send(self, batch: Batch) -> None:
         """Put a batch on its way."""
         if self._connection is None:

@@ -4,6 +4,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -25,8 +26,8 @@ T = TypeVar("T")
 
 # A task has so many streams open at once; the one that was not used for longest is finished first.
 MOST_OPEN = 32
-# So many records of others are looked through for the last stamp of this query.
-LOOK_BACK, BLOCK = 10_000, 1000
+# So many records are looked through at once for stamps.
+BLOCK = 1000
 # So often in a row others may be faster.
 CONFLICTS = 200
 
@@ -54,17 +55,20 @@ class S2Sink:
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
         """Write what the tasks handed over, in the order of the tasks."""
+        seen: dict[str, Seen] = {}
         for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
             if receipt.cargo is not None:
-                receipt = self._append(iter(pa.ipc.open_stream(receipt.cargo)), receipt.origin)
+                receipt = self._append(iter(pa.ipc.open_stream(receipt.cargo)), receipt.origin, seen)
             if receipt.rows:
                 log.info("%s", receipt)
 
     def close(self) -> None:
         """Every write closes what it opened."""
 
-    def _append(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
-        task = _Task(self.options, origin)
+    def _append(
+        self, batches: Iterator[pa.RecordBatch], origin: Origin, seen: "dict[str, Seen] | None" = None
+    ) -> Receipt:
+        task = _Task(self.options, origin, seen)
         try:
             for batch in batches:
                 if len(batch):
@@ -80,11 +84,20 @@ class S2Sink:
             task.close()
 
 
+@dataclass
+class Seen:
+    """What is known of a stream: every stamp of this batch before `tail`."""
+
+    tail: int
+    stamps: list[Stamp]
+
+
 class _Writer:
     """One stream of a task."""
 
     def __init__(self, stream: str, options: S2SinkOptions):
         self.stream, self.session = stream, Session(options, stream)
+        self.seen: list[Stamp] = []
         self.chain: Chain
         self.patience = Patience(f"writing to '{stream}'", options.max_retries, options.retry_delay)
         self.conflicts = 0
@@ -93,8 +106,8 @@ class _Writer:
 class _Task:
     """One attempt to write one partition."""
 
-    def __init__(self, options: S2SinkOptions, origin: Origin):
-        self.options, self.origin = options, origin
+    def __init__(self, options: S2SinkOptions, origin: Origin, seen: dict[str, Seen] | None = None):
+        self.options, self.origin, self.seen = options, origin, seen
         self.calls = Calls(options)
         self.writers: dict[str, _Writer] = {}  # the ones that were used last come last
         self.rows = self.size = 0
@@ -110,16 +123,18 @@ class _Task:
             writer = self.writers[name] = self.writers.pop(name)
             writer.chain.add(made)
             self._pump(writer, last=False)
-        for writer in list(self.writers.values())[:-MOST_OPEN]:
-            self._rest(writer)
+            self._rest(MOST_OPEN, last=False)
 
     def finish(self) -> Receipt:
         """Send the rest, and wait for the last answer."""
         for writer in self.writers.values():
             self._pump(writer, last=True)
+            self._rest(MOST_OPEN, last=True)
+        self._rest(0, last=True)
         for writer in self.writers.values():
-            self._drain(writer, last=True)
             writer.chain.end()
+            if self.seen is not None:
+                self.seen[writer.stream] = Seen(writer.chain.at, writer.seen)
         known = sum(writer.chain.known for writer in self.writers.values())
         return Receipt(self.origin, self.rows, self.size, self.spans, known)
 
@@ -129,10 +144,13 @@ class _Task:
             writer.session.drop() if writer.session.unacked else writer.session.close()
         self.calls.close()
 
-    def _rest(self, writer: _Writer) -> None:
-        self._drain(writer, last=False)
-        writer.session.close()
-        writer.session = Session(self.options, writer.stream)
+    def _rest(self, most: int, *, last: bool) -> None:
+        """Finish what is under way, of the streams that were used least lately, until at most so many are open."""
+        busy = [writer for writer in self.writers.values() if writer.session.is_open]
+        for writer in busy[: max(0, len(busy) - most)]:
+            self._drain(writer, last=last)
+            writer.session.close()
+            writer.session = Session(self.options, writer.stream)
 
     def _pump(self, writer: _Writer, *, last: bool) -> None:
         """Send whatever is ready, with not too much of it unanswered."""
@@ -167,12 +185,14 @@ class _Task:
 
     def _recover(self, writer: _Writer, error: Disconnected | ApiError) -> None:
         """After a failure: find out what arrived, and go on behind it."""
+        on_their_way = writer.session.unacked
         writer.session.drop()
         writer.session = Session(self.options, writer.stream)
         if isinstance(error, ApiError):
             self._judge(writer, error)
         else:
-            if self.options.delivery != "exactly_once" and self.options.append_retry_policy == "no_side_effects":
+            unsure = self.options.delivery != "exactly_once" and bool(on_their_way)
+            if unsure and self.options.append_retry_policy == "no_side_effects":
                 raise ConnectError(f"{error}; what was sent may have arrived (appendRetryPolicy=no_side_effects)")
             writer.patience.after(error)
         if not writer.chain.conditional:
@@ -207,24 +227,35 @@ class _Task:
 
     def _look(self, names: list[str]) -> None:
         """Begin to write to streams: where do they stand, and what of this task is there already?"""
+        if not names:
+            return
         writers = {name: _Writer(name, self.options) for name in names}
         conditional = self.options.delivery == "exactly_once"
         token = None if self.options.fencing_token is None else self.options.fencing_token.encode()
-        last = (
-            {} if not (conditional or self.options.ensure_stream) else self._patiently(lambda: self.calls.last(names))
-        )
+        last: dict[str, tuple[int, Records] | None] = {}
+        if conditional or self.options.ensure_stream:
+            unknown = [name for name in names if not self.seen or name not in self.seen]
+            last = self._patiently(lambda: self.calls.last(unknown))
         for name in names:
-            writers[name].chain = self._patiently(partial(self._begin, name, last.get(name), conditional, token))
+            begin = partial(self._begin, writers[name], last.get(name), conditional, token)
+            writers[name].chain = self._patiently(begin)
         self.writers |= writers
 
-    def _begin(self, name: str, last: tuple[int, Records] | None, conditional: bool, token: bytes | None) -> Chain:
-        if last is None and self.options.ensure_stream:
-            self.calls.make(name, self.options.stream_config())
-            last = self.calls.last([name])[name]
-        tail, records = last or (0, None)
+    def _begin(
+        self, writer: _Writer, last: tuple[int, Records] | None, conditional: bool, token: bytes | None
+    ) -> Chain:
+        name = writer.stream
+        if self.seen and name in self.seen:
+            tail, writer.seen = self.seen[name].tail, self.seen[name].stamps
+        else:
+            if last is None and self.options.ensure_stream:
+                self.calls.make(name, self.options.stream_config())
+                last = self.calls.last([name])[name]
+            tail, records = last or (0, None)
+            if conditional and tail and records is not None:
+                writer.seen = self._stamps(name, tail, records)
         begun = Chain(self.origin, tail, conditional=conditional, token=token)
-        if conditional and tail and records is not None:
-            begun.adopt(self._stamp(name, tail, records), tail)
+        begun.adopt(chain.mine(writer.seen, self.origin), tail)
         return begun
 
     def _patiently(self, ask: Callable[[], T]) -> T:
@@ -239,27 +270,47 @@ class _Task:
             except ApiError as error:
                 raise ConnectError(f"S2 refuses: {error}.") from None
 
-    def _stamp(self, name: str, tail: int, records: Records) -> Stamp | None:
-        """The last stamp of this task, looked for from the end of the stream until it is clear that there is none."""
+    def _stamps(self, name: str, tail: int, records: Records) -> list[Stamp]:
+        """The last stamps of a stream, from its end back to where it is clear that no older one matters."""
         stamps = stamps_of(records)
-        low, foreign = tail - 1, 0
-        if not len(records):
-            if self.origin.batch == 0:
-                return None
-            raise ConnectError(
-                f"stream '{name}' has kept none of its {tail:,} records, so nobody can tell whether {self.origin} was "
-                "written before. If it was not, set delivery=at_least_once for one run; and let the stream keep "
-                "records for longer than the query may rest."
-            )
-        while not chain.settled(stamps, self.origin) and low > 0 and foreign < LOOK_BACK:
+        low, foreign, held = tail - 1, 0, bool(len(records))
+        while held and low > 0 and foreign < self.options.look_back:
+            if chain.settled(stamps, self.origin, alone=self.seen is None):
+                return stamps
             start = max(0, low - BLOCK)
-            block: list[Stamp] = []
-            for part in self.calls.read(name, start, low - start):
-                block += stamps_of(part.where(part.sequence < low))
+            block, held = self._read(name, start, low)
             of_mine = any(stamp.origin.query == self.origin.query for stamp in block)
             foreign = 0 if of_mine else foreign + BLOCK
             stamps, low = block + stamps, start
-        return chain.mine(stamps, self.origin)
+        whole = held and low <= 0
+        if self.origin.batch and not whole and not chain.settled(stamps, self.origin, alone=self.seen is None):
+            why = (
+                f"behind {foreign:,} records of others (lookBack) there is none of this query"
+                if held
+                else f"of its {tail:,} records, those that could tell have been trimmed or have expired"
+            )
+            raise ConnectError(
+                f"nobody can tell whether {self.origin} was written to stream '{name}' before: {why}. If it was not, "
+                "set delivery=at_least_once for one run. Let the stream keep records for longer than the query may "
+                "rest, and give it a stream of its own, or a larger lookBack."
+            )
+        return stamps
+
+    def _read(self, name: str, low: int, high: int) -> tuple[list[Stamp], bool]:
+        """The stamps of a range, and whether all of its records are there."""
+        stamps: list[Stamp] = []
+        at, held = low, True
+        while at < high:
+            came = False
+            for records in self.calls.read(name, at, high - at):
+                records = records.where(records.sequence < high)
+                if len(records):
+                    held &= int(records.sequence[0]) == at
+                    at, came = int(records.sequence[-1]) + 1, True
+                    stamps += stamps_of(records)
+            if not came:  # an answer may end early, but one from here on has nothing
+                return stamps, False
+        return stamps, held
 
     def _catch_up(self, writer: _Writer) -> None:
         """Read what was appended since everything was known."""
@@ -270,11 +321,14 @@ class _Task:
                 f"stream '{writer.stream}' ends at {tail}, but {self.origin} has written up to {known}: it was deleted "
                 "and made again, or restored from a backup."
             )
-        stamps: list[Stamp] = []
-        if tail > known:
-            for records in self.calls.read(writer.stream, known, tail - known):
-                stamps += stamps_of(records.where(records.sequence < tail))
-        writer.chain.adopt(chain.mine(stamps, self.origin), tail)
+        stamps, held = self._read(writer.stream, known, tail)
+        if not held:
+            raise ConnectError(
+                f"stream '{writer.stream}' was trimmed from {known} on while {self.origin} was written, so nobody can "
+                "tell what of it arrived. Let it keep records for longer."
+            )
+        writer.seen += stamps
+        writer.chain.adopt(chain.mine(writer.seen, self.origin), tail)
 
 
 def stamps_of(records: Records) -> list[Stamp]:

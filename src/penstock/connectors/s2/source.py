@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.s2 import chain
 from penstock.connectors.s2.calls import ApiError, Calls, gaps
-from penstock.connectors.s2.options import S2SourceOptions
+from penstock.connectors.s2.http import PIPELINE
+from penstock.connectors.s2.options import MOST_RECORDS, S2SourceOptions
 from penstock.connectors.s2.wire import Records
 from penstock.errors import ConnectError, DataLossError, Disconnected
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Range
@@ -29,6 +31,8 @@ class S2Source:
         self._made: dict[str, str] = {}  # when each stream was
         self._first: dict[str, tuple[int, int]] = {}
         self._tails: dict[str, int] = {}
+        self._known: set[str] = set()  # every stream that was ever there
+        self._running = False
         self._until = float("-inf")  # what is known of the streams, but for their tails, is good so long
 
     def bounds(self) -> Bounds:
@@ -47,10 +51,35 @@ class S2Source:
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of a range. What is missing of it was trimmed or has expired."""
         for records in self.records(span):
-            if not self.options.include_command_records:
-                records = records.where(~records.commands())
-            if len(records):
-                yield self._rows(span.shard, records)
+            yield from self._shown([span.shard], [records])
+
+    def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        """The rows of several ranges: short ones are asked for together, and come in one batch."""
+        short = [span for span in spans if len(span) <= MOST_RECORDS]
+        for low in range(0, len(short), PIPELINE):
+            some = short[low : low + PIPELINE]
+            records, complete = self._together(some)
+            yield from self._shown([span.shard for span in complete], records)
+            for span in some:
+                if span not in complete:
+                    yield from self.read(span)
+        for span in spans:
+            if len(span) > MOST_RECORDS:
+                yield from self.read(span)
+
+    def _together(self, spans: Sequence[Range]) -> tuple[list[Records], list[Range]]:
+        """The records of the ranges that one answer each was enough for; whatever is odd is left to `read`."""
+        try:
+            answers = self._calls.read_short([(span.shard, span.start, len(span)) for span in spans])
+        except Disconnected:
+            self._calls.drop()
+            return [], []
+        whole = [
+            (records, span)
+            for span, records in zip(spans, answers, strict=True)
+            if len(records) == len(span) and records.sequence[0] == span.start and records.sequence[-1] == span.end - 1
+        ]
+        return [records for records, _ in whole], [span for _, span in whole]
 
     def records(self, span: Range) -> Iterator[Records]:
         """The same as S2 has them, command records and all."""
@@ -61,20 +90,19 @@ class S2Source:
         while at < span.end:
             try:
                 for records in self._calls.read(span.shard, at, span.end - at):
+                    if not len(records):
+                        continue  # only a sign of life
+                    for low, high in gaps(records.sequence, at):
+                        if low < span.end:
+                            self._lost(span, low, min(high, span.end))
+                    at = int(records.sequence[-1]) + 1
                     records = records.where(records.sequence < span.end)
                     patience.progress()
-                    for low, high in gaps(records.sequence, at):
-                        self._lost(span, low, high)
                     if len(records):
-                        at = int(records.sequence[-1]) + 1
                         yield records
-                    else:  # all of them lie behind the range
-                        self._lost(span, at, span.end)
-                        at = span.end
-                    if at >= span.end:
-                        break
-                else:
+                if at < span.end:
                     at = self._short(span, at)
+                    patience.after(Disconnected("the answer ended early")) if at < span.end else None
             except Disconnected as error:
                 self._calls.drop()
                 patience.after(error)
@@ -102,7 +130,7 @@ class S2Source:
             tails = self._calls.tails(list(self._made))
             self._first = self._calls.firsts(tails)
             self._until = time.monotonic() + self.options.discovery_interval
-        self._tails = tails
+        self._tails, self._running = tails, True
         found = {}
         for name, tail in tails.items():
             first, size = self._first.get(name, (tail, 0))
@@ -110,14 +138,18 @@ class S2Source:
         return found
 
     def _look_up(self) -> None:
-        before = self._made
         if self.options.streams:
             self._made = self._calls.named(self.options.streams)
             for name in self.options.streams:
-                if name not in self._made and name not in before:
+                if name in self._made or name in self._known:
+                    continue
+                if self.options.fail_on_data_loss:
                     raise self._calls.missing(name)
+                log.warning("failOnDataLoss=false, going on without a stream: %s", self._calls.missing(name))
+                self._known.add(name)
         else:
             self._made = self._calls.streams(self.options.stream_prefix or "")
+        self._known |= self._made.keys()
 
     def _patiently(self, what: str, ask: Callable[[], T]) -> T:
         patience = Patience(what, self.options.max_retries, self.options.retry_delay)
@@ -127,7 +159,7 @@ class S2Source:
             except Disconnected as error:
                 used = self._calls.used
                 self._calls.drop()
-                if not self._tails and not used:
+                if not self._running and not used:
                     raise  # at .load() the user is waiting: say it at once
                 patience.after(error)
             except ApiError as error:
@@ -140,11 +172,10 @@ class S2Source:
             self._report(Loss(span.shard, at, None, "gone"))
         elif tail < span.end:
             self._report(Loss(span.shard, span.end, Bound(0, tail), "backwards"))
-        elif at < span.end:
-            again = next(self._calls.read(span.shard, at, 1), None)
-            if again is not None and again.sequence[0] == at:
-                self._calls.drop()
-                return at  # it is there after all
+        else:
+            left = [records for records in self._calls.read(span.shard, at, 1) if len(records)]
+            if left and left[0].sequence[0] < span.end:
+                return at  # there is more after all
             self._lost(span, at, span.end)
         return span.end
 
@@ -156,13 +187,22 @@ class S2Source:
             raise DataLossError(f"stream {loss}. {loss.remedy}")
         log.warning("failOnDataLoss=false, going on: stream %s", loss)
 
-    def _rows(self, stream: str, records: Records) -> pa.RecordBatch:
+    def _shown(self, streams: Sequence[str], parts: Sequence[Records]) -> Iterator[pa.RecordBatch]:
+        """Records of some streams, one part of each, as rows; command records only where they are asked for."""
+        if not self.options.include_command_records:
+            parts = [part.where(~part.commands()) for part in parts]
+        counts = [len(part) for part in parts]
+        if sum(counts):
+            names = pa.array(streams, pa.string()).take(pa.array(np.repeat(np.arange(len(parts)), counts)))
+            yield self._rows(names, Records.joined(parts))
+
+    def _rows(self, streams: pa.Array, records: Records) -> pa.RecordBatch:
         records = records.without(chain.HEADER)
         made: dict[str, Callable[[], Any]] = {
             "value": lambda: records.value,
             "headers": records.headers,
             "timestamp": lambda: pa.array(records.timestamp * 1000).view(TIMESTAMP),
-            "stream": lambda: pa.repeat(pa.scalar(stream, pa.string()), len(records)),
+            "stream": lambda: streams,
             "sequence": lambda: pa.array(records.sequence),
         }
         return pa.RecordBatch.from_arrays([made[field.name]() for field in self.columns], schema=self.columns)

@@ -1,9 +1,8 @@
 """Changes to a table as records, and back: key and action in headers, the other columns as JSON in the body. Pure."""
 
+import base64
 import io
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -101,47 +100,61 @@ def decode(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> dic
     """JSON objects as the columns of a schema, all null where a text is empty. `what` they are is for errors."""
     if not len(schema):
         return {}
-    full = pc.greater(pc.binary_length(texts), 0)
-    there = texts.filter(full)
-    made: pa.Table | None = None
-    if len(there) and not pc.any(pc.match_substring(there, b"\n")).as_py():
-        try:
-            lines = io.BytesIO(b"\n".join(there.to_pylist()))
-            wanted = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-            size = pyarrow.json.ReadOptions(block_size=max(1 << 16, 2 * there.nbytes))
-            made = pyarrow.json.read_json(lines, size, wanted).select(schema.names).combine_chunks()
-        except pa.ArrowInvalid:
-            made = None  # one by one, to say which
-    if made is None or len(made) != len(there):
-        made = _one_by_one(there, schema, what, sequence[np.flatnonzero(np.asarray(full))])
-    place = np.cumsum(np.asarray(full)) - 1
-    take = pa.array(np.where(np.asarray(full), place, 0), mask=~np.asarray(full))
-    return {name: _flat(made[name]).take(take) for name in schema.names}
+    full = np.asarray(pc.greater(pc.binary_length(texts), 0))
+    there = texts.filter(pa.array(full))
+    # JSON has text for these: they are read as such first.
+    plain = pa.schema([pa.field(f.name, pa.string() if _is_text_in_json(f.type) else f.type) for f in schema])
+    made = _all_at_once(there, plain)
+    if made is None:  # one by one, to say which
+        made = _one_by_one(there, plain, what, sequence[full])
+    try:
+        typed = {field.name: _typed(_flat(made[field.name]), field.type) for field in schema}
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise ProtocolError(
+            f"{what} does not fit the schema, at record {sequence[full][0]} or later: {error}."
+        ) from None
+    take = pa.array(np.where(full, np.cumsum(full) - 1, 0), mask=~full)
+    return {name: column.take(take) for name, column in typed.items()}
+
+
+def _is_text_in_json(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(kind):
+        decoded = [None if text is None else base64.b64decode(text, validate=True) for text in column.to_pylist()]
+        return pa.array(decoded, kind)
+    return column.cast(kind)
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return (
-        whole.chunk(0)
-        if isinstance(whole, pa.ChunkedArray) and whole.num_chunks
-        else (pa.array([], column.type) if isinstance(whole, pa.ChunkedArray) else whole)
-    )
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _all_at_once(texts: pa.Array, schema: pa.Schema) -> pa.Table | None:
+    """The objects as a table; None where one of them is odd."""
+    if not len(texts) or pc.any(pc.match_substring(texts, b"\n")).as_py():
+        return None
+    lines = io.BytesIO(b"\n".join(texts.to_pylist()))
+    wanted = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    size = pyarrow.json.ReadOptions(block_size=max(1 << 16, 2 * texts.nbytes))
+    try:
+        made = pyarrow.json.read_json(lines, size, wanted).select(schema.names)
+    except pa.ArrowInvalid:
+        return None
+    return made if len(made) == len(texts) else None
 
 
 def _one_by_one(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> pa.Table:
-    rows: list[dict[str, Any]] = []
+    found: list[pa.Table] = []
     for text, position in zip(texts.to_pylist(), sequence.tolist(), strict=True):
-        try:
-            row = json.loads(text)
-            if not isinstance(row, dict):
-                raise ValueError("it is no object")
-            rows.append({name: row.get(name) for name in schema.names})
-            pa.Table.from_pylist([rows[-1]], schema=schema)
-        except (ValueError, TypeError, pa.ArrowException) as error:
-            raise ProtocolError(
-                f"record {position} has {text[:60]!r} as {what}, which does not fit the schema: {error}."
-            ) from None
-    return pa.Table.from_pylist(rows, schema=schema)
+        line = text.replace(b"\r", b" ").replace(b"\n", b" ")  # between its parts; inside text they are escaped
+        row = _all_at_once(pa.array([line], pa.binary()), schema)
+        if row is None:
+            raise ProtocolError(f"record {position} has {text[:60]!r} as {what}, which does not fit the schema.")
+        found.append(row)
+    return pa.concat_tables(found) if found else schema.empty_table()
 
 
 def latest(table: pa.Table, keys: Sequence[str]) -> pa.Table:

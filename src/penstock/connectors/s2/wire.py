@@ -6,7 +6,7 @@ for all records at once; fields come in the order of their numbers, as protobuf 
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import Bytes, Ints, join, lengths, offsets, segments
+from penstock.columns import Bytes, Ints, join, lengths, offsets, segments, text
 from penstock.errors import OptionError, ProtocolError
 from penstock.record import HEADERS
 
@@ -51,6 +51,21 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.sequence)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Records]") -> "Records":
+        """Several of them, one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        first = np.cumsum([0, *(len(part) for part in parts)])
+        return cls(
+            np.concatenate([part.sequence for part in parts]),
+            np.concatenate([part.timestamp for part in parts]),
+            pa.concat_arrays([part.value for part in parts]),
+            np.concatenate([part.header_row + at for part, at in zip(parts, first, strict=False)]),
+            pa.concat_arrays([part.header_name for part in parts]),
+            pa.concat_arrays([part.header_value for part in parts]),
+        )
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> "Records":
         """Some of the records."""
@@ -94,7 +109,7 @@ class Records:
         at = np.zeros(len(self) + 1, np.int32)
         np.cumsum(count, out=at[1:])
         name, value = HEADERS.value_type
-        both = pa.StructArray.from_arrays([self.header_name.cast(pa.string()), self.header_value], fields=[name, value])
+        both = pa.StructArray.from_arrays([text(self.header_name), self.header_value], fields=[name, value])
         return pa.ListArray.from_arrays(pa.array(at), both, type=HEADERS, mask=pa.array(count == 0))
 
 

@@ -1,0 +1,95 @@
+"""HTTP as servers and proxies speak it, not only as s2-lite does."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.connectors.s2.http import Connection, Request
+from penstock.errors import Disconnected
+
+GET = Request("GET", "/x")
+
+
+@contextmanager
+def answering(*answers: bytes, close: bool = True) -> Iterator[Connection]:
+    """A connection to a server that says this, whatever it is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                for answer in answers:
+                    client.recv(65536)
+                    client.sendall(answer)
+                if not close:
+                    client.recv(65536)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        connection = Connection(f"http://127.0.0.1:{listener.getsockname()[1]}", {"a": "b"}, 5, 1)
+        yield connection
+        connection.close()
+        thread.join(5)
+
+
+def test_a_body_has_a_length_or_comes_in_chunks_or_ends_with_the_connection() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc") as connection:
+        assert connection.ask([GET])[0].body == b"abc"
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: z\r\n\r\n"
+    with answering(chunked, close=False) as connection:
+        assert connection.ask([GET])[0].body == b"abcde"
+        assert connection.alive()
+    with answering(b"HTTP/1.0 200 OK\r\n\r\nuntil the end") as connection:
+        assert connection.ask([GET])[0].body == b"until the end"
+        assert not connection.alive()
+    with answering(b"HTTP/1.1 204 No Content\r\n\r\n", close=False) as connection:
+        assert connection.ask([GET])[0].body == b""
+        assert connection.alive()
+
+
+def test_answers_keep_their_order_and_words_in_between_are_no_answers() -> None:
+    one = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n"
+    with answering(b"".join(one + b"%d" % i for i in range(5))) as connection:
+        assert [answer.body for answer in connection.ask([GET] * 5)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_connection_that_the_server_ends_or_that_has_something_to_come_is_not_used_again() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\nx", close=False) as connection:
+        assert connection.ask([GET])[0].body == b"x"
+        assert not connection.alive()
+    with answering(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n", close=False) as connection:
+        _, body = connection.stream(GET)
+        assert next(body) == b"x"
+        assert not connection.alive()
+    with answering(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx?", close=False) as connection:
+        assert connection.ask([GET])[0].body == b"x"
+        assert not connection.alive()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nshort", "closed the connection"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", "a length is no number"),
+        (b"SSH-2.0\r\n\r\n", "does not speak HTTP"),
+        (b"", "closed the connection"),
+    ],
+)
+def test_what_is_cut_off_or_garbled_is_a_lost_connection(answer: bytes, why: str) -> None:
+    with answering(answer) as connection:
+        with pytest.raises(Disconnected, match=why):
+            connection.ask([GET])
+        assert connection.closed
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_for_ever() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\n", close=False) as connection, pytest.raises(Disconnected, match="for 1s"):
+        connection.ask([GET])
+
+
+def test_nobody_there_is_said_with_the_address() -> None:
+    with pytest.raises(Disconnected, match=r"cannot connect to 127.0.0.1:1: Connection refused"):
+        Connection("http://127.0.0.1:1", {}, 1, 1)
