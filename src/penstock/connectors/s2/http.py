@@ -15,6 +15,7 @@ from penstock.errors import ConnectError, Disconnected, OptionError
 # So many requests are on their way at most: their answers must find room in the sockets' buffers.
 PIPELINE = 64
 # Acknowledge at once; the system forgets it again by itself. Linux only.
+LARGE = 4 << 20
 _QUICK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 
@@ -66,6 +67,8 @@ class Connection:
     def _dial(self, timeout: float, tls: bool, ca: Path | None) -> socket.socket:
         raw = socket.create_connection((self.host, self.port), timeout=timeout)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _large_buffers():  # room for what comes while rows are handed over; a smaller one is grown by the system
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGE)
         if not tls:
             return raw
         try:
@@ -241,3 +244,11 @@ class Connection:
             return Disconnected(f"{self} sent nothing for {self.wait:g}s, with an answer due")
         reason = why if isinstance(why, str) else why.strerror or str(why)
         return Disconnected(f"lost the connection to {self}: {reason}")
+
+
+def _large_buffers() -> bool:
+    """Whether the system gives a socket as much as we would like."""
+    try:
+        return int(Path("/proc/sys/net/core/rmem_max").read_text()) >= LARGE
+    except (OSError, ValueError):
+        return False

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import cargo
 from penstock.connectors.s2 import chain, rows
 from penstock.connectors.s2.calls import ApiError, Calls
 from penstock.connectors.s2.chain import Chain, Stamp
@@ -43,22 +44,18 @@ class S2Sink:
         """Append the rows that are not there yet, or hand them to the driver, which is the only one to write."""
         if self.options.direct():
             return self._append(batches, origin)
-        held: list[pa.RecordBatch] = []
-        size = 0
-        for batch in batches:
-            held.append(batch)
-            size += batch.nbytes
-            if size > self.options.driver_bytes:
-                return self._append(_again(held, batches), origin)
-        count = sum(map(len, held))
-        return Receipt(origin, count, size, cargo=_packed(held) if count else None)
+        held, whole = cargo.hold(batches, self.options.driver_bytes)
+        if not whole:
+            return self._append(cargo.again(held, batches), origin)
+        count, size = sum(map(len, held)), sum(batch.nbytes for batch in held)
+        return Receipt(origin, count, size, cargo=cargo.pack(held))
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
         """Write what the tasks handed over, in the order of the tasks."""
         seen: dict[str, Seen] = {}
         for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
             if receipt.cargo is not None:
-                receipt = self._append(iter(pa.ipc.open_stream(receipt.cargo)), receipt.origin, seen)
+                receipt = self._append(cargo.unpack(receipt.cargo), receipt.origin, seen)
             if receipt.rows:
                 log.info("%s", receipt)
 
@@ -337,19 +334,3 @@ def stamps_of(records: Records) -> list[Stamp]:
         return []
     values = records.header_value.filter(pc.equal(records.header_name, chain.HEADER)).to_pylist()
     return [stamp for value in values if (stamp := Stamp.decode(value)) is not None]
-
-
-def _again(held: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from held
-    held.clear()
-    yield from rest
-
-
-def _packed(batches: list[pa.RecordBatch]) -> bytes:
-    out = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(out, batches[0].schema, options=options) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    packed: bytes = out.getvalue().to_pybytes()
-    return packed
