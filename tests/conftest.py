@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import iggy_harness
 import s2_harness
 from harness import Admin, server
 from penstock.connectors.s2.lite import S2Lite
@@ -39,6 +40,18 @@ def s2() -> Iterator["S2Lite | s2_harness.Cloud"]:
 @pytest.fixture
 def s2_admin(s2: "S2Lite | s2_harness.Cloud") -> s2_harness.S2Admin:
     return s2_harness.S2Admin(s2)
+
+
+@pytest.fixture(scope="session")
+def iggy() -> Iterator[iggy_harness.Server]:
+    """One double of Iggy, or the server that IGGY_TEST_ADDRESS names, for all tests that do not harm it."""
+    with iggy_harness.server() as running:
+        yield running
+
+
+@pytest.fixture
+def iggy_admin(iggy: iggy_harness.Server) -> iggy_harness.IggyAdmin:
+    return iggy_harness.IggyAdmin(iggy)
 
 
 @pytest.fixture

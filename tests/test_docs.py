@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+import iggy_harness
 from harness import Admin
 from penstock.cli import app
 from penstock.connectors.s2.lite import S2Lite
@@ -54,9 +55,23 @@ def s2_orders() -> Iterator[S2Lite]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def iggy_orders(iggy: iggy_harness.Server) -> dict[str, str]:
+    admin = iggy_harness.IggyAdmin(iggy)
+    admin.make("telemetry", "orders", 2)
+    for partition in range(2):
+        admin.send("telemetry", "orders", [b'{"user": "u%d"}' % (i % 3) for i in range(10)], partition)
+    return iggy_harness.options(iggy)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_of_a_page_runs(
-    page: Path, orders: NatsServer, s2_orders: S2Lite, spark: SparkSession, tmp_path: Path
+    page: Path,
+    orders: NatsServer,
+    s2_orders: S2Lite,
+    iggy_orders: dict[str, str],
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
     """One page, one namespace. Blocks have a session, and the default address is the test's server."""
     names: dict[str, Any] = {"spark": spark}
@@ -67,6 +82,8 @@ def test_every_block_of_a_page_runs(
         for name in ("jetstream", "nats"):
             here = here.replace(f'format("{name}")', f'format("{name}").option("servers", "{orders.url}")')
         here = here.replace('format("s2")', f'format("s2").option("endpoint", "{s2_orders.url}")')
+        reach = "".join(f'.option("{key}", "{value}")' for key, value in iggy_orders.items())
+        here = here.replace('format("iggy")', f'format("iggy"){reach}')
         here = here.replace("basin 'my-basin'", f"basin 'my-basin', endpoint '{s2_orders.url}'")
         if language == "python" and "NatsServer" not in block:
             exec(compile(here, str(page), "exec"), names)

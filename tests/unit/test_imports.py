@@ -15,14 +15,14 @@ import penstock
 SRC = Path(penstock.__file__).parents[1]
 CORE = [
     "errors", "options", "offsets", "record", "contract", "plan", "templates", "held", "columns", "pool", "patience",
-    "ahead", "jsontext", "ddl",
+    "ahead", "jsontext", "ddl", "cargo",
 ]  # fmt: skip
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
 IS_SPARKS_OWN = {f"penstock.{name}" for name in ("spark", "spark.reading", "spark.tables", "spark.writing", "s2")}
 MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {"penstock", "penstock.session", "penstock.cli", "penstock.demo"}
 MAY_OPEN_SOCKETS = {
     "penstock.connectors.nats.dial", "penstock.connectors.nats.client", "penstock.connectors.s2.http",
-    "penstock.connectors.s2.lite", "penstock.embedded",
+    "penstock.connectors.s2.lite", "penstock.connectors.iggy.client", "penstock.embedded",
 }  # fmt: skip
 SOCKET_MODULES = {"socket", "ssl", "select", "selectors", "asyncio", "socketserver", "http", "urllib.request"}
 CONNECTORS_THAT_BUILD_ON = {("jetstream", "nats"), ("core", "nats"), ("core", "jetstream")}
@@ -150,6 +150,9 @@ def test_only_these_files_touch_sockets() -> None:
         "s2.rows",
         "s2.upsert",
         "s2.options",
+        "iggy.wire",
+        "iggy.rows",
+        "iggy.options",
     ],
 )
 def test_what_is_pure_stays_pure(name: str) -> None:
@@ -170,7 +173,7 @@ def test_a_shim_loads_no_client_library_and_no_command_line() -> None:
     # Spark imports the shims of all connectors in each of its Python processes, whether they are used or not.
     loaded = loaded_by(*SHIMS)
     assert set(SHIMS) <= loaded
-    assert loaded & {"nkeys", "nats", "typer", "rich", "zstandard", "s2_sdk"} == set()
+    assert loaded & {"nkeys", "nats", "typer", "rich", "zstandard", "s2_sdk", "apache_iggy", "xxhash"} == set()
 
 
 def test_the_core_runs_without_spark() -> None:

@@ -9,6 +9,7 @@ FORMATS = {
     "jetstream": "penstock.connectors.jetstream:JetStream",
     "nats": "penstock.connectors.core:CoreNats",
     "s2": "penstock.connectors.s2:S2Streams",
+    "iggy": "penstock.connectors.iggy:Iggy",
 }
 
 

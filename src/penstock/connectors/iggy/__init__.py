@@ -1,0 +1,45 @@
+"""format("iggy"): what it is called, what it promises, and how it is opened."""
+
+import pyarrow as pa
+
+from penstock.connectors.iggy import wire
+from penstock.connectors.iggy.options import IggySinkOptions, IggySourceOptions
+from penstock.connectors.iggy.sink import IggySink
+from penstock.connectors.iggy.source import IggySource
+from penstock.contract import Sink, Source
+from penstock.record import TIMESTAMP, columns
+from penstock.spark import Connector
+
+
+class Iggy(Connector):
+    """Topics of Apache Iggy, read by offset."""
+
+    format = "iggy"
+    options_type = IggySourceOptions
+    sink_options_type = IggySinkOptions
+    replayable = True
+    exactly_once = True
+
+    @classmethod
+    def columns(cls, options: IggySourceOptions) -> pa.Schema:
+        """The shared ones, and what only Iggy has; `headers` may say their kinds."""
+        made = columns(
+            pa.field("topic", pa.string()),
+            pa.field("partition", pa.int32()),
+            pa.field("id", pa.string()),
+            pa.field("originTimestamp", TIMESTAMP),
+            headers=options.include_headers,
+        )
+        if options.typed_headers and options.include_headers:
+            made = made.set(made.get_field_index("headers"), pa.field("headers", wire.TYPED_HEADERS))
+        return made
+
+    @classmethod
+    def open_source(cls, options: IggySourceOptions) -> Source:
+        """A source that connects at its first question."""
+        return IggySource(options, cls.columns(options))
+
+    @classmethod
+    def open_sink(cls, options: IggySinkOptions, columns: pa.Schema) -> Sink:
+        """A sink that connects when the first row comes."""
+        return IggySink(options, columns)

@@ -1,0 +1,216 @@
+"""The only user of Iggy's SDK: one loop and one client a process, made after the fork, every call with a time limit.
+
+Its errors are texts; this file turns them into ours. What speaks another wire, as 0.10 does, is another file like this.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.connectors.iggy import wire
+from penstock.connectors.iggy.options import IggyOptions, IggySinkOptions
+from penstock.connectors.iggy.wire import Messages, Where
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
+
+if TYPE_CHECKING:
+    from apache_iggy import SendMessage
+
+_LOST = ("disconnected", "not connected", "cannot establish connection", "connection", "stale", "eof", "broken pipe")
+_REFUSED = ("invalid credentials", "unauthenticated", "unauthorized", "invalid personal access token")
+_OTHER_VERSION = ("incompatible", "protocol", "unsupported version")
+
+
+class PartitionInfo(NamedTuple):
+    """What the server says of a partition: when it was made, and where the next message goes."""
+
+    id: int
+    created: str
+    next: int
+    messages: int
+    size: int
+
+
+class Client:
+    """Calls that wait for their answers. Used by one thread."""
+
+    def __init__(self, options: IggyOptions):
+        self.options = options
+
+    def topic(self, stream: str, topic: str) -> list[PartitionInfo] | None:
+        """The partitions of a topic; None where it is not there."""
+        found = self._call(lambda client: client.get_topic(stream, topic))
+        if found is None:
+            return None
+        return [
+            # The offset of the last message is 0 both of an empty partition and of one with a single message.
+            PartitionInfo(p.id, str(p.created_at), p.current_offset + bool(p.messages_count or p.current_offset),
+                          p.messages_count, p.size)
+            for p in found.partitions
+        ]  # fmt: skip
+
+    def names(self, stream: str | None = None) -> list[str]:
+        """The streams, or the topics of one."""
+        if stream is None:
+            return [found.name for found in self._call(lambda client: client.get_streams())]
+        details = self._call(lambda client: client.get_stream(stream))
+        return [] if details is None else [topic.name for topic in details.topics]
+
+    def poll(self, where: Where, kind: int, value: int, count: int) -> Messages:
+        """Messages of a partition."""
+        body = wire.poll(where, kind, value, count)
+        return wire.read_poll(self._call(lambda client: client.send_binary_request(wire.POLL, body)))
+
+    def store_offset(self, where: Where, consumer: str, offset: int) -> None:
+        """Note where a consumer stands."""
+        body = wire.store_offset(where, consumer, offset)
+        self._call(lambda client: client.send_binary_request(wire.STORE_OFFSET, body))
+
+    def send(self, where: Where, messages: "Sequence[SendMessage]") -> "Sending":
+        """Put messages on their way; what they are told apart by when they arrived comes with `Sending.wait`."""
+        loop, client = self._open()
+        from apache_iggy import Partitioning
+
+        async def begin() -> "asyncio.Future[Any]":
+            to = Partitioning.partition_id(where.partition)
+            return asyncio.ensure_future(_awaited(client.send_messages(where.stream, where.topic, to, list(messages))))
+
+        return Sending(self, loop, loop.run_until_complete(begin()))
+
+    def make(self, options: IggySinkOptions) -> None:
+        """Make stream and topic, whichever is not there."""
+        from apache_iggy import Durability, IggyExpiry, MaxTopicSize
+
+        if options.stream not in self.names():
+            self._unless_there(lambda client: client.create_stream(options.stream))
+        more: dict[str, Any] = {}
+        if options.message_expiry is not None:
+            more["message_expiry"] = IggyExpiry.ExpireDuration(timedelta(seconds=options.message_expiry))
+        if options.max_topic_size is not None:
+            more["max_topic_size"] = MaxTopicSize.Custom(options.max_topic_size)
+        if options.durability is not None:
+            more["durability"] = Durability(options.durability)
+        count = options.topic_partitions
+        self._unless_there(lambda client: client.create_topic(options.stream, options.topic, count, **more))
+
+    def drop(self) -> None:
+        """Throw the client away, which closes its connection."""
+        _kept().pop(self._key(), None)
+
+    def _unless_there(self, make: Callable[[Any], Awaitable[Any]]) -> None:
+        try:
+            self._call(make)
+        except PenstockError as error:
+            if "already exists" not in str(error):
+                raise
+
+    def _call(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        loop, client = self._open()
+
+        async def whole() -> Any:
+            return await asyncio.wait_for(_awaited(ask(client)), self.options.request_timeout)
+
+        try:
+            return loop.run_until_complete(whole())
+        except Exception as error:
+            raise self.told(error) from None
+
+    def told(self, error: Exception) -> PenstockError:
+        """What an error of the SDK means."""
+        said = str(error)
+        lower, at = said.lower(), self.options.address
+        if isinstance(error, PenstockError):
+            return error
+        if isinstance(error, TimeoutError):
+            self.drop()
+            return Disconnected(f"Iggy at {at} did not answer in {self.options.request_timeout:g}s")
+        if any(word in lower for word in _REFUSED):
+            self.drop()
+            return ConnectError(f"Iggy at {at} refused the credentials of '{self.options.username}': {said}")
+        if any(word in lower for word in _OTHER_VERSION):
+            self.drop()
+            return ConnectError(
+                f"Iggy at {at} speaks another protocol: {said}. Iggy 0.10 does; this build talks to 0.9."
+            )
+        if any(word in lower for word in _LOST):
+            self.drop()
+            return Disconnected(f"lost the connection to Iggy at {at}: {said}")
+        return ConnectError(f"Iggy at {at} refuses: {said}")
+
+    def _open(self) -> tuple[asyncio.AbstractEventLoop, Any]:
+        found = _kept().get(self._key())
+        if found is None:
+            found = _kept()[self._key()] = self._connect()
+        return found
+
+    def _connect(self) -> tuple[asyncio.AbstractEventLoop, Any]:
+        try:
+            import apache_iggy as sdk
+        except ImportError:
+            raise OptionError("format iggy needs its client: pip install 'penstock[iggy]'") from None
+        options = self.options
+        token, password = options.reveal("token"), options.reveal("password")
+        login = (
+            sdk.AutoLogin.personal_access_token(token)
+            if token
+            else sdk.AutoLogin.username_password(options.username, password or "")
+        )
+        secure: dict[str, Any] = {"tls_enabled": True} if options.tls or options.tls_ca else {}
+        if options.tls_domain:
+            secure["tls_domain"] = options.tls_domain
+        if options.tls_ca:
+            secure["tls_ca_file"] = str(options.tls_ca)
+        # Without limits it would try for ever, and hang.
+        retries = sdk.TcpReconnectionConfig(enabled=True, max_retries=0)
+        client = sdk.IggyClient(
+            sdk.TcpConfig(
+                server_address=options.address, auto_login=login, reconnection=retries, nodelay=True, **secure
+            )
+        )
+        loop = asyncio.new_event_loop()
+
+        async def connect() -> None:
+            await asyncio.wait_for(_awaited(client.connect()), options.connect_timeout)
+
+        try:
+            loop.run_until_complete(connect())
+        except TimeoutError:
+            raise Disconnected(f"Iggy at {options.address} did not answer in {options.connect_timeout:g}s") from None
+        except Exception as error:
+            raise self.told(error) from None
+        return loop, client
+
+    def _key(self) -> Any:
+        secrets = hash((self.options.reveal("token"), self.options.reveal("password")))
+        return (os.getpid(), secrets, *(getattr(self.options, name) for name in IggyOptions.model_fields))
+
+
+class Sending:
+    """Messages on their way."""
+
+    def __init__(self, client: Client, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"):
+        self._client, self._loop, self._future = client, loop, future
+
+    def wait(self) -> int | None:
+        """The offset of the first message, where the server tells it. Raises Disconnected where nobody knows."""
+
+        async def whole() -> Any:
+            return await asyncio.wait_for(self._future, self._client.options.request_timeout)
+
+        try:
+            confirmations = self._loop.run_until_complete(whole()).confirmations
+        except Exception as error:
+            raise self._client.told(error) from None
+        return confirmations[0].base_offset if confirmations else None
+
+
+async def _awaited(what: Awaitable[Any]) -> Any:
+    return await what
+
+
+def _kept() -> dict[Any, tuple[asyncio.AbstractEventLoop, Any]]:
+    """Kept on `sys`: a module that was pickled by value has new globals in each task."""
+    kept: dict[Any, tuple[asyncio.AbstractEventLoop, Any]] = sys.__dict__.setdefault("_penstock_iggy", {})
+    return kept

@@ -1,0 +1,132 @@
+"""What a user may set to read and to write Apache Iggy."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
+
+from penstock.contract import ReadOptions, WriteOptions
+from penstock.options import Bytes, Count, Csv, Options, Seconds, option
+
+# The server's own limits.
+MOST_PAYLOAD, MOST_REQUEST, MOST_HEADER = 64_000_000, 60 << 20, 255
+
+
+def _whole(value: Any) -> Any:
+    try:
+        return tuple(int(part) for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError("must be a comma list of whole numbers, such as 0,1,2") from None
+
+
+Numbers = Annotated[tuple[int, ...], BeforeValidator(_whole)]
+
+
+def _check_names(*names: str) -> None:
+    for name in names:
+        if name.isdigit():
+            raise ValueError(f"'{name}' is all digits, and Iggy's clients take that for a number: use another name")
+        if not 0 < len(name.encode()) <= 255:
+            raise ValueError(f"'{name[:40]}' is no name of a stream or topic: it must have 1 to 255 bytes")
+
+
+class IggyOptions(Options):
+    """How to reach a server."""
+
+    address: str = option("127.0.0.1:8090", doc="Address of the server, its TCP port.")
+    username: str = option("iggy", doc="User name.")
+    password: SecretStr | None = option(None, doc="Password.", env="IGGY_PASSWORD")
+    password_file: Path | None = option(None, doc="File that holds the password.")
+    token: SecretStr | None = option(None, doc="Personal access token, instead of user and password.", env="IGGY_TOKEN")
+    token_file: Path | None = option(None, doc="File that holds the token.")
+    tls: bool = option(False, doc="Use TLS.")
+    tls_domain: str | None = option(None, doc="Name in the server's certificate, where it is not that of the address.")
+    tls_ca: Path | None = option(None, doc="PEM file of the authorities to trust, instead of the system's.")
+    connect_timeout: Seconds = option(5.0, doc="The longest wait for a connection.")
+    request_timeout: Seconds = option(30.0, doc="The longest wait for an answer.")
+    max_retries: Annotated[int, Field(ge=0)] = option(
+        10, doc="How often a lost connection is tried again without any progress in between."
+    )
+    retry_delay: Seconds = option(0.1, doc="The wait before the first retry; it doubles up to two seconds.")
+
+    @model_validator(mode="after")
+    def _is_an_address(self) -> Self:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit() or "@" in host or "/" in host:
+            raise ValueError("address must be host:port, such as 127.0.0.1:8090")
+        return self
+
+
+class IggySourceOptions(IggyOptions, ReadOptions):
+    """Which topics, and how they are read."""
+
+    stream: str = option(doc="The stream.", example="telemetry")
+    topic: str | None = option(None, doc="The topic to read.", example="orders")
+    topics: Csv = option((), doc="The topics to read, a comma list, instead of `topic`.")
+    partitions: Numbers = option(
+        (), doc="Read only these partitions. By default all; new ones are found while the query runs.", example="0,1"
+    )
+    poll_count: Count = option(10_000, doc="So many messages are asked for at once.")
+    discovery_interval: Seconds = option(
+        10.0, doc="How often it is looked up where partitions begin: what is before that has been deleted."
+    )
+    typed_headers: bool = option(False, doc="Whether `headers` says the kind of each value, such as `uint32`.")
+    progress_consumer: str | None = option(
+        None, doc="Name of a consumer whose offsets follow the query, for Iggy's own tools.", example="spark-orders"
+    )
+
+    @model_validator(mode="after")
+    def _names_topics(self) -> Self:
+        if bool(self.topics) == (self.topic is not None):
+            raise ValueError("set 'topic' or 'topics', one of both")
+        _check_names(self.stream, *self.names())
+        return self
+
+    def names(self) -> tuple[str, ...]:
+        """The topics."""
+        return self.topics or (self.topic or "",)
+
+
+class IggySinkOptions(IggyOptions, WriteOptions):
+    """Where rows go, and how."""
+
+    stream: str = option(doc="The stream.", example="telemetry")
+    topic: str = option(doc="The topic.", example="orders")
+    partitioning: Literal["auto", "balanced", "key", "partition"] = option(
+        "auto",
+        doc="Where a row goes: to the partition of the hash of its `key`, as Iggy's clients compute it; to the one in "
+        "its column `partition`; or `balanced`, by turns. `auto` goes by the columns that there are.",
+    )
+    batch_length: Count = option(1000, doc="At most so many messages a request.")
+    max_batch_bytes: Bytes = option(4 << 20, doc="At most so many bytes a request.", example="4mb")
+    create_topic: bool = option(False, doc="Make stream and topic if they are not there, as the options below say.")
+    topic_partitions: Count = option(1, doc="Number of partitions of a topic made here.")
+    message_expiry: Seconds | None = option(
+        None, doc="How long a topic made here keeps messages; by default as the server says.", example="7d"
+    )
+    max_topic_size: Bytes | None = option(None, doc="How large a topic made here may grow.", example="10gb")
+    durability: Literal["replicated", "persisted"] | None = option(
+        None, doc="When a topic made here confirms a message: `persisted` waits for the disk."
+    )
+    driver_bytes: Bytes = option(
+        4 << 20,
+        doc="With `delivery=exactly_once`, the rows of a task up to this size go through the driver, which writes them "
+        "in the order of the tasks; larger ones are written by their task. All of a batch together must stay below "
+        "`spark.driver.maxResultSize`.",
+    )
+    look_back: Count = option(
+        10_000,
+        doc="With `delivery=exactly_once`: so many messages of others are looked through in each partition for what "
+        "this query wrote last. Where it is not among them, the query stops rather than guess; only its first batch is "
+        "taken as new.",
+    )
+    settle_time: Seconds = option(
+        1.0, doc="After a request without an answer, wait so long before looking whether it arrived."
+    )
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        _check_names(self.stream, self.topic)
+        if self.max_batch_bytes > MOST_REQUEST:
+            raise ValueError(f"maxBatchBytes must be at most {MOST_REQUEST:,}")
+        return self

@@ -1,0 +1,317 @@
+"""Rows into an Iggy topic, each once as far as Iggy lets one know. Each message has an id that says whose row it is: a
+task that may have been tried before reads back what is there, and sends only the rest.
+"""
+
+import logging
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock import cargo
+from penstock.columns import Ints
+from penstock.connectors.iggy import rows, wire
+from penstock.connectors.iggy.client import Client, Sending
+from penstock.connectors.iggy.options import IggySinkOptions
+from penstock.connectors.iggy.rows import Rows
+from penstock.connectors.iggy.wire import Messages, Where
+from penstock.contract import Origin, Receipt
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
+from penstock.patience import Patience
+
+log = logging.getLogger("penstock")
+T = TypeVar("T")
+# So many messages are looked through at once.
+BLOCK = 5000
+
+
+class IggySink:
+    """A sink that connects when the first row comes."""
+
+    def __init__(self, options: IggySinkOptions, columns: pa.Schema):
+        rows.check(options, columns)
+        self.options = options
+        self.once = options.delivery == "exactly_once" and "id" not in columns.names
+
+    def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
+        """Send the rows that are not there yet, or hand them to the driver, which writes task after task."""
+        if not self.once:
+            return self._send(batches, origin)
+        held, whole = cargo.hold(batches, self.options.driver_bytes)
+        if not whole:
+            return self._send(cargo.again(held, batches), origin)
+        count, size = sum(map(len, held)), sum(batch.nbytes for batch in held)
+        return Receipt(origin, count, size, cargo=cargo.pack(held))
+
+    def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
+        """Write what the tasks handed over, in the order of the tasks."""
+        seen: _Seen | None = None
+        for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
+            if receipt.cargo is not None:
+                if seen is None:
+                    seen = _Seen(self.options, receipt.origin)
+                receipt = self._send(cargo.unpack(receipt.cargo), receipt.origin, seen)
+            if receipt.rows:
+                log.info("%s", receipt)
+
+    def close(self) -> None:
+        """The client stays with the process."""
+
+    def _send(self, batches: Iterator[pa.RecordBatch], origin: Origin, seen: "_Seen | None" = None) -> Receipt:
+        task = _Task(self.options, origin, seen, once=self.once)
+        try:
+            for batch in batches:
+                if len(batch):
+                    task.put(batch)
+            return task.finish()
+        except PenstockError as error:
+            if task.spans:
+                places = ", ".join(f"'{name}' up to {last}" for name, (_, last) in sorted(task.spans.items()))
+                known = "; they are known again when it is retried" if self.once else ""
+                raise type(error)(f"{error} Before that, rows of this task were written to {places}{known}.") from None
+            raise
+
+
+class _Seen:
+    """The messages of one batch of a query that are in a topic, and up to where every partition is known."""
+
+    def __init__(self, options: IggySinkOptions, origin: Origin):
+        self.options, self.origin = options, origin
+        self.ends: dict[int, int] = {}
+        self.found: list[Messages] = []
+
+    def look(self, client: Client, partition: int, end: int) -> None:
+        """Look through a partition from its end back to where it is clear that nothing older matters."""
+        if partition in self.ends:
+            return
+        where, mine = Where(self.options.stream, self.options.topic, partition), rows.name(self.origin)
+        at, begins, foreign, settled = end, 0, 0, end == 0
+        while not settled and at > begins and foreign < self.options.look_back:
+            low = max(begins, at - (1 if at == end else min(BLOCK, self.options.look_back - foreign)))
+            block = _range(client, where, low, at)
+            batches = rows.batches_of(mine, block.high, block.low)
+            if (batches > self.origin.batch).any():
+                raise ConnectError(
+                    f"{self.origin} is being written, but the topic already has rows of batch {batches.max()}: another "
+                    "run of this query has overtaken it. Stop one of the two."
+                )
+            self.found.append(block)
+            settled = bool((batches < self.origin.batch).any())
+            foreign = 0 if len(batches) else foreign + (at - low)
+            if at == end and not settled:
+                first = client.poll(where, wire.FIRST, 0, 1)
+                begins = int(first.offset[0]) if len(first) else end
+            at = low
+        settled |= begins == 0 and at == 0
+        if not settled and self.origin.batch:
+            raise ConnectError(
+                f"nobody can tell whether {self.origin} was written to '{where}' before: what could tell has been "
+                f"deleted, or lies behind {self.options.look_back:,} messages of others (lookBack). If it was not, set "
+                "delivery=at_least_once for one run. Let the topic keep messages for longer than the query may rest."
+            )
+        self.ends[partition] = end
+
+    def catch_up(self, client: Client, partition: int, end: int) -> None:
+        """Look at what came since."""
+        where = Where(self.options.stream, self.options.topic, partition)
+        block = _range(client, where, self.ends[partition], end)
+        self.found.append(block)
+        self.ends[partition] = end
+
+    def rows(self, origin: Origin) -> tuple[Ints, Ints]:
+        """The rows of a task that are there, in order, and a checksum of each."""
+        task = rows.name(origin)
+        numbers, sums = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for block in self.found:
+            mine, number = rows.rows_of(task, block.high, block.low)
+            if mine.any():
+                values = block.value.filter(pa.array(mine)).to_pylist()
+                numbers.append(number)
+                sums.append(np.array([zlib.crc32(value) for value in values], np.int64))
+        number, crc = np.concatenate(numbers), np.concatenate(sums)
+        number, at = np.unique(number, return_index=True)
+        return number, crc[at]
+
+
+class _Task:
+    """One attempt to write one partition of Spark's."""
+
+    def __init__(self, options: IggySinkOptions, origin: Origin, seen: _Seen | None, *, once: bool):
+        self.options, self.origin, self.once = options, origin, once
+        self.client = Client(options)
+        self.seen = seen or _Seen(options, origin)
+        self.rows = self.size = self.known = 0
+        self.spans: dict[str, tuple[int, int]] = {}
+        self.count = 0
+        self.there: tuple[Ints, Ints] = (np.empty(0, np.int64), np.empty(0, np.int64))
+        self.sending: tuple[Sending, Where, Rows, Ints] | None = None
+        self.patience = Patience(f"writing {origin}", options.max_retries, options.retry_delay)
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        """Send the rows that are not there."""
+        if not self.count:
+            self._patiently(self._begin)
+        ready = rows.made(self.options, self.origin, batch, self.rows, self.count)
+        self.rows += len(batch)
+        self.size += int(ready.size.sum())
+        for partition in np.unique(ready.partition):
+            mine = np.flatnonzero(ready.partition == partition)
+            self._store(Where(self.options.stream, self.options.topic, int(partition)), ready, mine)
+
+    def finish(self) -> Receipt:
+        """Wait for the last answer."""
+        self._answer()
+        if len(self.there[0]) and self.there[0][-1] >= self.rows:
+            raise self._differs(f"it had at least {int(self.there[0][-1]) + 1:,} rows then, and has {self.rows:,} now")
+        return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
+
+    def _begin(self) -> None:
+        found = self.client.topic(self.options.stream, self.options.topic)
+        if found is None and self.options.create_topic:
+            self.client.make(self.options)
+            found = self.client.topic(self.options.stream, self.options.topic)
+        if found is None:
+            raise OptionError(
+                f"there is no topic '{self.options.topic}' in stream '{self.options.stream}'. Topics there: "
+                f"{', '.join(self.client.names(self.options.stream)) or 'none'}. Or set createTopic=true to make it."
+            )
+        if self.once:
+            for info in found:
+                self.seen.look(self.client, info.id, info.next)
+            self.there = self.seen.rows(self.origin)
+            self.known = len(self.there[0])
+        self.count = len(found)
+
+    def _store(self, where: Where, ready: Rows, mine: Ints) -> None:
+        """Send rows of one partition, in order, in requests of a reasonable size."""
+        mine = self._missing(ready, mine)
+        while len(mine):
+            size = np.cumsum(ready.size[mine[: self.options.batch_length]] + 48)
+            count = max(1, int(np.searchsorted(size, self.options.max_batch_bytes, side="right")))
+            some, mine = mine[:count], mine[count:]
+            messages = self._messages(ready, some)  # made while the ones before are on their way
+            self._answer()
+            self.sending = (self._send(where, messages), where, ready, some)
+
+    def _send(self, where: Where, messages: list[Any]) -> Sending:
+        while True:
+            try:
+                return self.client.send(where, messages)
+            except Disconnected as error:
+                self.patience.after(error)
+
+    def _answer(self) -> None:
+        """Wait for what is on its way. What was not answered is looked for, and sent again if it is not there."""
+        if self.sending is None:
+            return
+        sending, where, ready, some = self.sending
+        self.sending = None
+        try:
+            first = sending.wait()
+        except Disconnected as error:
+            self.patience.after(error)
+            if self.once:
+                time.sleep(self.options.settle_time)
+                self._patiently(lambda: self._look_again(where.partition))
+                self.known = len(self.there[0])
+            self._store(where, ready, some)
+            self._answer()
+            return
+        self.patience.progress()
+        if first is not None:
+            low, high = self.spans.get(str(where), (first, first))
+            self.spans[str(where)] = (min(low, first), max(high, first + len(some) - 1))
+            if self.once and self.seen.ends[where.partition] == first:
+                self.seen.ends[where.partition] = first + len(some)
+
+    def _look_again(self, partition: int) -> None:
+        found = {info.id: info for info in self.client.topic(self.options.stream, self.options.topic) or []}
+        if partition not in found:
+            raise ConnectError(f"partition {partition} of topic '{self.options.topic}' is gone.")
+        self.seen.catch_up(self.client, partition, found[partition].next)
+        self.there = self.seen.rows(self.origin)
+
+    def _missing(self, ready: Rows, mine: Ints) -> Ints:
+        """The rows that are not there yet; those that are must be the same."""
+        number, crc = self.there
+        if not self.once or not len(number):
+            return mine
+        at = np.searchsorted(number, ready.number[mine])
+        there = (at < len(number)) & (number[np.minimum(at, len(number) - 1)] == ready.number[mine])
+        for row, place in zip(mine[there].tolist(), at[there].tolist(), strict=True):
+            if zlib.crc32(ready.crc_of[row].as_py()) != crc[place]:
+                raise self._differs(f"row {int(ready.number[row])} is {ready.crc_of[row].as_py()[:40]!r} now")
+        left: Ints = mine[~there]
+        return left
+
+    def _messages(self, ready: Rows, some: Ints) -> list[Any]:
+        from apache_iggy import SendMessage
+
+        values = [ready.value[i] for i in some.tolist()]
+        if self.once:
+            task = rows.name(self.origin)
+            base = task.high << 64 | task.low
+            ids: list[int | None] = [base + number for number in ready.number[some].tolist()]
+        else:
+            ids = [None] * len(values) if ready.ids is None else [ready.ids[i] for i in some.tolist()]
+        if ready.headers is None:
+            return [SendMessage(value, None, number) for value, number in zip(values, ids, strict=True)]
+        sent = [_sdk_headers(ready.headers[i]) for i in some.tolist()]
+        return [SendMessage(v, h, number) for v, h, number in zip(values, sent, ids, strict=True)]
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        while True:
+            try:
+                return ask()
+            except Disconnected as error:
+                self.patience.after(error)
+
+    def _differs(self, how: str) -> ProtocolError:
+        return ProtocolError(
+            f"{self.origin} was written before with other rows: {how}. A query must give the same rows for the same "
+            "input to be written exactly once: take out what differs from run to run (rand, now, unordered limits), or "
+            "set delivery=at_least_once."
+        )
+
+
+def _range(client: Client, where: Where, low: int, high: int) -> Messages:
+    """The messages of a range that are there."""
+    found: list[Messages] = []
+    at = low
+    while at < high:
+        block = client.poll(where, wire.OFFSET, at, min(BLOCK, high - at))
+        some = block.before(high)
+        if len(some):
+            found.append(some)
+        if not len(block) or len(some) < len(block):
+            break
+        at = int(block.offset[-1]) + 1
+    return Messages.joined(found)
+
+
+def _sdk_headers(pairs: list[tuple[str, str, bytes]]) -> dict[Any, Any] | None:
+    """Headers as the SDK takes them."""
+    from apache_iggy import HeaderKey, HeaderValue
+
+    return {HeaderKey.String(key): _sdk_value(HeaderValue, kind, value) for key, kind, value in pairs} or None
+
+
+_FORMATS = {"bool": "?", "int8": "b", "int16": "<h", "int32": "<i", "int64": "<q", "uint8": "B", "uint16": "<H",
+            "uint32": "<I", "uint64": "<Q", "float32": "<f", "float64": "<d"}  # fmt: skip
+
+
+def _sdk_value(kinds: Any, kind: str, value: bytes) -> Any:
+    if kind == "raw":
+        return kinds.Raw(value)
+    if kind == "string":
+        return kinds.String(value.decode(errors="replace"))
+    made = {"int": "Int", "uint": "UnsignedInt", "float": "Float", "bool": "Bool"}
+    word = kind.rstrip("0123456789")
+    constructor = getattr(kinds, made[word] + kind[len(word) :])
+    if kind in ("int128", "uint128"):
+        return constructor(int.from_bytes(value, "little", signed=kind == "int128"))
+    return constructor(struct.unpack(_FORMATS[kind], value)[0])

@@ -1,0 +1,204 @@
+"""Iggy's messages, from the bytes of a poll into columns. Pure: knows no sockets, no SDK, no Spark."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.columns import Ints, segments, text
+from penstock.errors import ProtocolError
+from penstock.record import HEADERS
+
+POLL, GET_OFFSET, STORE_OFFSET = 100, 120, 121
+# How a poll says where to begin.
+OFFSET, TIME, FIRST, LAST = 1, 2, 3, 4
+KINDS = (
+    "raw", "string", "bool", "int8", "int16", "int32", "int64", "int128", "uint8", "uint16", "uint32", "uint64",
+    "uint128", "float32", "float64",
+)  # fmt: skip
+TYPED_HEADERS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary()), pa.field("kind", pa.string())]),
+    )
+)
+_BATCH, _FRAME = 256, 48
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Messages of one partition, in order. An id has two halves; `headers` are as they travel."""
+
+    offset: Ints
+    time: Ints  # microseconds, of the server
+    origin: Ints  # microseconds, of the client
+    high: Words
+    low: Words
+    value: pa.Array
+    headers: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Messages]") -> "Messages":
+        """Several of them, one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return read_poll(bytes(16))
+        columns = zip(*(part.__dict__.values() for part in parts), strict=True)
+        return cls(*(pa.concat_arrays(c) if isinstance(c[0], pa.Array) else np.concatenate(c) for c in columns))
+
+    def before(self, end: int) -> "Messages":
+        """Those whose offset is below."""
+        count = int(np.searchsorted(self.offset, end))
+        return self.part(0, count) if count < len(self) else self
+
+    def part(self, low: int, high: int) -> "Messages":
+        """Some of them."""
+        return Messages(*(column[low:high] for column in self.__dict__.values()))
+
+
+class Where(NamedTuple):
+    """One partition of a topic."""
+
+    stream: str
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.stream}/{self.topic}/{self.partition}"
+
+    @classmethod
+    def of(cls, shard: str) -> "Where":
+        """From its name; a slash may be in the name of a stream, but not of what follows."""
+        stream, topic, partition = shard.rsplit("/", 2)
+        return cls(stream, topic, int(partition))
+
+
+def poll(where: Where, kind: int, value: int, count: int) -> bytes:
+    """The body of a request for messages. It commits nothing."""
+    return _consumer(1) + _place(where) + struct.pack("<BQIB", kind, value, count, 0)
+
+
+def get_offset(where: Where, consumer: str) -> bytes:
+    """The body of the question where a consumer stands."""
+    return _consumer(consumer) + _place(where)
+
+
+def store_offset(where: Where, consumer: str, offset: int) -> bytes:
+    """The body of a request to note where a consumer stands."""
+    return _consumer(consumer) + _place(where) + struct.pack("<QB", offset, 1)
+
+
+def _consumer(consumer: int | str) -> bytes:
+    return b"\x01" + _ident(consumer)
+
+
+def _place(where: Where) -> bytes:
+    return _ident(where.stream) + _ident(where.topic) + struct.pack("<BI", 1, where.partition)
+
+
+def _ident(name: int | str) -> bytes:
+    data = struct.pack("<I", name) if isinstance(name, int) else name.encode()
+    return bytes([1 if isinstance(name, int) else 2, len(data)]) + data
+
+
+def read_poll(data: bytes) -> Messages:
+    """The messages in the answer to a poll."""
+    if len(data) < 16:
+        raise ProtocolError(f"Iggy answered a poll with {len(data)} bytes, which are no messages.")
+    (count,) = struct.unpack_from("<I", data, 12)
+    at, walk = 16, []
+    bases: list[tuple[int, int, int, int]] = []
+    try:
+        while at < len(data):
+            _, base, when, origin, length, _, inside = struct.unpack_from("<QQQQQQI", data, at)
+            end = at + length
+            bases.append((base, when, origin, inside))
+            place = at + _BATCH
+            for _ in range(inside):
+                walk.append(place)
+                place += _FRAME + sum(struct.unpack_from("<II", data, place + 32))
+            if place != end or length < _BATCH:
+                raise ProtocolError("Iggy answered a poll with a batch whose messages do not fill it.")
+            at = end
+    except struct.error:
+        raise ProtocolError("Iggy answered a poll with a batch that is cut off.") from None
+    if len(walk) != count or at != len(data):
+        raise ProtocolError(f"Iggy announced {count} messages and sent {len(walk)}.")
+    frame = np.array(walk, np.int64)
+    if not count:
+        none, words, empty = np.empty(0, np.int64), np.empty(0, np.uint64), pa.array([], pa.binary())
+        return Messages(none, none, none, words, words, empty, empty)
+    u = np.frombuffer(data, np.uint8)
+    inside = np.array([base[3] for base in bases])
+    base, when, origin = (np.repeat(np.array([b[i] for b in bases], np.int64), inside) for i in range(3))
+    low, high = (_numbers(u, frame + at, 8).view(np.uint64) for at in (8, 16))
+    delta, later, headers, payload = (_numbers(u, frame + at, 4) for at in (24, 28, 32, 36))
+    start = frame + _FRAME
+    middle = start + payload
+    buffer = pa.py_buffer(data)
+    return Messages(
+        base + delta, when, origin + later, high, low,
+        segments(buffer, start, middle), segments(buffer, middle, middle + headers),
+    )  # fmt: skip
+
+
+def _numbers(u: npt.NDArray[np.uint8], at: Ints, size: int) -> Ints:
+    """The little-endian number at each place."""
+    found = np.zeros(len(at), np.int64)
+    for i in range(size):
+        found |= u[at + i].astype(np.int64) << (8 * i)
+    return found
+
+
+def headers(column: pa.Array, *, typed: bool) -> pa.Array:
+    """The headers of each message as a list, null where there are none."""
+    kind = TYPED_HEADERS if typed else HEADERS
+    data = column.buffers()[2]
+    edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1].astype(
+        np.int64
+    )
+    if data is None or edges[0] == edges[-1]:
+        return pa.nulls(len(column), kind)
+    u = np.frombuffer(data, np.uint8)
+    at, end = edges[:-1].copy(), edges[1:]
+    rows = np.flatnonzero(at < end)
+    found: list[tuple[Ints, ...]] = []
+    while len(rows):
+        a = at[rows] + 5
+        b = a + _numbers(u, a - 4, 4)
+        kinds = u[b].astype(np.int64)
+        c = b + 5
+        d = c + _numbers(u, c - 4, 4)
+        if (d > end[rows]).any():
+            raise ProtocolError("Iggy sent headers that are cut off.")
+        found.append((rows, a, b, c, d, kinds))
+        at[rows] = d
+        rows = rows[d < end[rows]]
+    row, a, b, c, d, kinds = (np.concatenate(part) for part in zip(*found, strict=True))
+    order = np.argsort(row, kind="stable")
+    count = np.bincount(row, minlength=len(column))
+    place = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(count, out=place[1:])
+    parts = [text(segments(data, a[order], b[order])), segments(data, c[order], d[order])]
+    if typed:
+        names = pa.array(["", *KINDS], pa.string())
+        parts.append(names.take(pa.array(np.clip(kinds[order], 0, len(KINDS)))))
+    both = pa.StructArray.from_arrays(parts, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(pa.array(place), both, type=kind, mask=pa.array(count == 0))
+
+
+def identities(high: Words, low: Words) -> pa.Array:
+    """Ids as text, in decimal: they have 128 bits."""
+    small = high == 0
+    if small.all():
+        return pa.array(low).cast(pa.string())
+    return pa.array([str((h << 64) | lo) for h, lo in zip(high.tolist(), low.tolist(), strict=True)], pa.string())
