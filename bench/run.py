@@ -1,5 +1,6 @@
 """Runs the scenarios and writes their results: `make bench`. ONLY=... chooses parts, COUNT=... the messages."""
 
+import iggy
 import jetstream
 import jetstream_write
 import plots
@@ -12,3 +13,4 @@ if __name__ == "__main__":
     plots.draw(result)
     save("jetstream-write", jetstream_write.main())
     save("s2", s2.main())
+    save("iggy", iggy.main())

@@ -267,7 +267,9 @@ def test_headers_and_ids_arrive_as_they_were_given(iggy: Server, iggy_admin: Igg
     rows = pa.record_batch(
         {"value": ["a", "b"], "id": ["17", None], "headers": pa.array([typed, None], wire.TYPED_HEADERS)}
     ).slice(0, 1)
-    write(iggy, stream, iter([rows]))
+    with pytest.raises(OptionError, match="has rows with an `id` of their own"):
+        write(iggy, stream, iter([rows]), delivery="exactly_once")
+    write(iggy, stream, iter([rows]))  # with ids of one's own, at least once is what there is
     message = iggy_admin.read(stream, "t")[0]
     assert message.id() == 17
     assert message.user_headers().to_scalar_dict() == {"n": 7, "s": "text", "big": 2**100, "f": 1.5, "y": True}

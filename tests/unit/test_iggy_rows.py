@@ -138,7 +138,6 @@ def test_ids_are_numbers_uuids_or_sixteen_bytes() -> None:
         ({"value": ["a"], "id": ["nonsense"]}, {}, "has the id 'nonsense', which is no number"),
         ({"value": ["a"], "id": [str(2**128)]}, {}, "which is no number from 1 to"),
         ({"value": ["a"], "id": ["0"]}, {}, "which is no number from 1 to"),
-        ({"value": ["a"], "id": ["1"]}, {"delivery": "exactly_once"}, "tells rows by ids of its own"),
         ({"value": ["a"]}, {"partitioning": "key"}, "partitioning=key needs a column 'key'"),
         ({"value": ["a"], "more": [1]}, {}, "iggy would drop the column 'more'"),
         ({"value": ["a"], "sequence": [1]}, {}, "would drop the column 'sequence', which the server gives"),

@@ -18,9 +18,13 @@ from penstock.errors import ConnectError, Disconnected, OptionError, PenstockErr
 if TYPE_CHECKING:
     from apache_iggy import SendMessage
 
-_LOST = ("disconnected", "not connected", "cannot establish connection", "connection", "stale", "eof", "broken pipe")
+# An evicted session is unauthenticated, and another one may do; so may another try after a transient refusal.
+_LOST = (
+    "disconnected", "not connected", "cannot establish connection", "connection", "stale", "eof", "broken pipe",
+    "tcp error", "transient", "unauthenticated",
+)  # fmt: skip
 _REFUSED = ("invalid credentials", "unauthenticated", "unauthorized", "invalid personal access token")
-_OTHER_VERSION = ("incompatible", "protocol", "unsupported version")
+_OTHER_VERSION = ("incompatible protocol", "incompatible version", "protocol version", "unsupported version")
 
 
 class PartitionInfo(NamedTuple):
@@ -38,6 +42,7 @@ class Client:
 
     def __init__(self, options: IggyOptions):
         self.options = options
+        self._key: Any = None  # found when first needed: secrets may be in files
 
     def topic(self, stream: str, topic: str) -> list[PartitionInfo] | None:
         """The partitions of a topic; None where it is not there."""
@@ -97,7 +102,9 @@ class Client:
 
     def drop(self) -> None:
         """Throw the client away, which closes its connection."""
-        _kept().pop(self._key(), None)
+        found = _kept().pop(self._key, None)
+        if found is not None and not found[0].is_running():
+            found[0].close()
 
     def _unless_there(self, make: Callable[[Any], Awaitable[Any]]) -> None:
         try:
@@ -126,9 +133,8 @@ class Client:
         if isinstance(error, TimeoutError):
             self.drop()
             return Disconnected(f"Iggy at {at} did not answer in {self.options.request_timeout:g}s")
-        if any(word in lower for word in _REFUSED):
-            self.drop()
-            return ConnectError(f"Iggy at {at} refused the credentials of '{self.options.username}': {said}")
+        if "unauthorized" in lower:
+            return ConnectError(f"Iggy at {at} does not allow this user to do that: {said}")
         if any(word in lower for word in _OTHER_VERSION):
             self.drop()
             return ConnectError(
@@ -140,9 +146,13 @@ class Client:
         return ConnectError(f"Iggy at {at} refuses: {said}")
 
     def _open(self) -> tuple[asyncio.AbstractEventLoop, Any]:
-        found = _kept().get(self._key())
+        if self._key is None or self._key[0] != os.getpid():
+            secrets = hash((self.options.reveal("token"), self.options.reveal("password")))
+            own = (getattr(self.options, name) for name in IggyOptions.model_fields)
+            self._key = (os.getpid(), secrets, *own)
+        found = _kept().get(self._key)
         if found is None:
-            found = _kept()[self._key()] = self._connect()
+            found = _kept()[self._key] = self._connect()
         return found
 
     def _connect(self) -> tuple[asyncio.AbstractEventLoop, Any]:
@@ -157,13 +167,15 @@ class Client:
             if token
             else sdk.AutoLogin.username_password(options.username, password or "")
         )
-        secure: dict[str, Any] = {"tls_enabled": True} if options.tls or options.tls_ca else {}
+        # Whoever says how to check a server means TLS, and no password in the clear.
+        insists = options.tls or options.tls_ca or options.tls_domain
+        secure: dict[str, Any] = {"tls_enabled": True} if insists else {}
         if options.tls_domain:
             secure["tls_domain"] = options.tls_domain
         if options.tls_ca:
             secure["tls_ca_file"] = str(options.tls_ca)
-        # Without limits it would try for ever, and hang.
-        retries = sdk.TcpReconnectionConfig(enabled=True, max_retries=0)
+        # We connect again by ourselves: it would try for ever, or wait five seconds before it says that it will not.
+        retries = sdk.TcpReconnectionConfig(enabled=False, max_retries=0)
         client = sdk.IggyClient(
             sdk.TcpConfig(
                 server_address=options.address, auto_login=login, reconnection=retries, nodelay=True, **secure
@@ -177,14 +189,15 @@ class Client:
         try:
             loop.run_until_complete(connect())
         except TimeoutError:
+            loop.close()
             raise Disconnected(f"Iggy at {options.address} did not answer in {options.connect_timeout:g}s") from None
         except Exception as error:
+            loop.close()
+            if any(word in str(error).lower() for word in _REFUSED):
+                who = "the token" if token else f"the credentials of '{options.username}'"
+                raise ConnectError(f"Iggy at {options.address} refused {who}: {error}") from None
             raise self.told(error) from None
         return loop, client
-
-    def _key(self) -> Any:
-        secrets = hash((self.options.reveal("token"), self.options.reveal("password")))
-        return (os.getpid(), secrets, *(getattr(self.options, name) for name in IggyOptions.model_fields))
 
 
 class Sending:

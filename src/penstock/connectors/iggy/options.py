@@ -30,6 +30,13 @@ def _check_names(*names: str) -> None:
             raise ValueError(f"'{name[:40]}' is no name of a stream or topic: it must have 1 to 255 bytes")
 
 
+def _check_topics(names: tuple[str, ...]) -> None:
+    _check_names(*names)
+    for name in names:
+        if "/" in name:
+            raise ValueError(f"topic '{name}' has a slash, which parts the names in positions: it cannot be read")
+
+
 class IggyOptions(Options):
     """How to reach a server."""
 
@@ -66,7 +73,9 @@ class IggySourceOptions(IggyOptions, ReadOptions):
     partitions: Numbers = option(
         (), doc="Read only these partitions. By default all; new ones are found while the query runs.", example="0,1"
     )
-    poll_count: Count = option(10_000, doc="So many messages are asked for at once.")
+    poll_count: Annotated[int, Field(gt=0, le=1_000_000)] = option(
+        10_000, doc="So many messages are asked for at once."
+    )
     discovery_interval: Seconds = option(
         10.0, doc="How often it is looked up where partitions begin: what is before that has been deleted."
     )
@@ -79,7 +88,10 @@ class IggySourceOptions(IggyOptions, ReadOptions):
     def _names_topics(self) -> Self:
         if bool(self.topics) == (self.topic is not None):
             raise ValueError("set 'topic' or 'topics', one of both")
-        _check_names(self.stream, *self.names())
+        _check_names(self.stream)
+        _check_topics(self.names())
+        if self.progress_consumer is not None:
+            _check_names(self.progress_consumer)
         return self
 
     def names(self) -> tuple[str, ...]:
@@ -117,8 +129,8 @@ class IggySinkOptions(IggyOptions, WriteOptions):
     look_back: Count = option(
         10_000,
         doc="With `delivery=exactly_once`: so many messages of others are looked through in each partition for what "
-        "this query wrote last. Where it is not among them, the query stops rather than guess; only its first batch is "
-        "taken as new.",
+        "this query wrote last. Where it is not among them, the query stops rather than guess; only its batches 0 "
+        "and 1 are taken as new.",
     )
     settle_time: Seconds = option(
         1.0, doc="After a request without an answer, wait so long before looking whether it arrived."

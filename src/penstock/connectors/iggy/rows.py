@@ -42,6 +42,9 @@ TAKES: dict[str, Callable[[pa.DataType], bool]] = {
     "key": is_bytes,
     "partition": is_count,
 }
+WIDTHS = {"bool": 1} | {f"{kind}{bits}": bits // 8 for kind in ("int", "uint") for bits in (8, 16, 32, 64, 128)}
+WIDTHS |= {"float32": 4, "float64": 8}
+MOST_HEADERS = 99_000  # of a message, with some room for their lengths
 # Columns that a source gives and a server makes: a table has them, and INSERT leaves them null.
 SERVERS_OWN = ("timestamp", "stream", "sequence", "topic", "originTimestamp")
 
@@ -68,6 +71,12 @@ def rows_of(task: Name, high: Words, low: Words) -> tuple[npt.NDArray[np.bool_],
     return mine, (low[mine] & np.uint64(2**_ROW - 1)).astype(np.int64)
 
 
+def of_batch(task: Name, high: Words, low: Words) -> npt.NDArray[np.bool_]:
+    """Which ids are of the same query and batch as a task."""
+    found: npt.NDArray[np.bool_] = (high == np.uint64(task.high)) & (low >> np.uint64(48) == np.uint64(task.low >> 48))
+    return found
+
+
 def batches_of(query: Name, high: Words, low: Words) -> Ints:
     """The batches of the messages that have ids of the same query."""
     known = (high >> np.uint64(16)) == np.uint64(query.high >> 16)
@@ -90,11 +99,6 @@ def check(options: IggySinkOptions, columns: pa.Schema) -> None:
     chosen = way(options, columns)
     if chosen != "balanced" and chosen not in columns.names:
         raise OptionError(f"partitioning={chosen} needs a column '{chosen}'. There are: {', '.join(columns.names)}.")
-    if "id" in columns.names and options.delivery == "exactly_once" and "delivery" in options.model_fields_set:
-        raise OptionError(
-            "delivery=exactly_once tells rows by ids of its own: leave out the column 'id', or set "
-            "delivery=at_least_once."
-        )
 
 
 class Rows(NamedTuple):
@@ -117,7 +121,7 @@ def made(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch, first:
             raise OptionError(f"iggy would drop the column '{column}', which the server gives. Leave it out.")
     value = batch.column("value")
     size = _sizes(origin, first, value)
-    if first + len(batch) >> _ROW:
+    if first + len(batch) >> _ROW and "id" not in names:
         raise OptionError(f"{origin} has more than {2**_ROW:,} rows, which an id has no room for. Use more tasks.")
     where = _partitions(options, origin, batch, first, partitions)
     number = np.arange(first, first + len(batch))
@@ -126,7 +130,10 @@ def made(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch, first:
         if "id" in names and batch.column("id").null_count < len(batch)
         else None
     )
-    return Rows(number, where, _payloads(value), size, ids, _headers(origin, first, batch), value.cast(pa.binary()))
+    headers = _headers(origin, first, batch)
+    if headers is not None:
+        size = size + np.array([sum(10 + len(k.encode()) + len(v) for k, _, v in row) for row in headers], np.int64)
+    return Rows(number, where, _payloads(value), size, ids, headers, value.cast(pa.binary()))
 
 
 def _payloads(value: pa.Array) -> list[Any]:
@@ -237,9 +244,28 @@ def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> list[Any] | N
                 raise _refuse(
                     origin, first + i, f"has a header '{key[:40]}' of the kind '{kind}'; there are: {', '.join(KINDS)}"
                 )
+            if len(held) != WIDTHS.get(kind, len(held)):
+                why = f"has a header '{key[:40]}' of the kind {kind} with {len(held)} bytes: it has {WIDTHS[kind]}"
+                raise _refuse(origin, first + i, why)
+            if kind == "string" and not _is_text(held):
+                raise _refuse(origin, first + i, f"has a header '{key[:40]}' of the kind string that is no UTF-8")
             pairs.append((key, kind, held))
+        if len({key for key, _, _ in pairs}) < len(pairs):
+            raise _refuse(origin, first + i, "has two headers of the same name, and Iggy keeps one")
+        if sum(len(key.encode()) + len(held) for key, _, held in pairs) > MOST_HEADERS:
+            raise _refuse(
+                origin, first + i, f"has more than {MOST_HEADERS:,} bytes of headers, which Iggy does not take"
+            )
         out.append(pairs)
     return out
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _refuse(origin: Origin, row: int, why: str) -> OptionError:

@@ -2,6 +2,7 @@
 task that may have been tried before reads back what is there, and sends only the rest.
 """
 
+import contextlib
 import logging
 import struct
 import time
@@ -15,10 +16,10 @@ import pyarrow as pa
 from penstock import cargo
 from penstock.columns import Ints
 from penstock.connectors.iggy import rows, wire
-from penstock.connectors.iggy.client import Client, Sending
+from penstock.connectors.iggy.client import Client, PartitionInfo, Sending
 from penstock.connectors.iggy.options import IggySinkOptions
 from penstock.connectors.iggy.rows import Rows
-from penstock.connectors.iggy.wire import Messages, Where
+from penstock.connectors.iggy.wire import Messages, Where, Words
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
 from penstock.patience import Patience
@@ -27,6 +28,8 @@ log = logging.getLogger("penstock")
 T = TypeVar("T")
 # So many messages are looked through at once.
 BLOCK = 5000
+# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
+FIRST = 1
 
 
 class IggySink:
@@ -35,11 +38,14 @@ class IggySink:
     def __init__(self, options: IggySinkOptions, columns: pa.Schema):
         rows.check(options, columns)
         self.options = options
-        self.once = options.delivery == "exactly_once" and "id" not in columns.names
+        self.own_ids = "id" in columns.names
+        # With ids of the user's own it cannot hold, unless they are all null and it was asked for.
+        asked = "delivery" in options.model_fields_set or not self.own_ids
+        self.once = options.delivery == "exactly_once" and asked
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
         """Send the rows that are not there yet, or hand them to the driver, which writes task after task."""
-        if not self.once:
+        if not self.once or self.own_ids:
             return self._send(batches, origin)
         held, whole = cargo.hold(batches, self.options.driver_bytes)
         if not whole:
@@ -68,8 +74,9 @@ class IggySink:
                 if len(batch):
                     task.put(batch)
             return task.finish()
-        except PenstockError as error:
-            if task.spans:
+        except BaseException as error:
+            task.abandon()
+            if isinstance(error, PenstockError) and task.spans:
                 places = ", ".join(f"'{name}' up to {last}" for name, (_, last) in sorted(task.spans.items()))
                 known = "; they are known again when it is retried" if self.once else ""
                 raise type(error)(f"{error} Before that, rows of this task were written to {places}{known}.") from None
@@ -82,10 +89,13 @@ class _Seen:
     def __init__(self, options: IggySinkOptions, origin: Origin):
         self.options, self.origin = options, origin
         self.ends: dict[int, int] = {}
-        self.found: list[Messages] = []
+        self.created: dict[int, str] = {}
+        self.unsure: dict[int, str] = {}  # partitions where nobody can tell
+        self._found: list[tuple[Words, Words, Ints]] = []  # ids of this batch's messages, and their checksums
 
-    def look(self, client: Client, partition: int, end: int) -> None:
+    def look(self, client: Client, info: PartitionInfo) -> None:
         """Look through a partition from its end back to where it is clear that nothing older matters."""
+        partition, end = info.id, info.next
         if partition in self.ends:
             return
         where, mine = Where(self.options.stream, self.options.topic, partition), rows.name(self.origin)
@@ -99,7 +109,7 @@ class _Seen:
                     f"{self.origin} is being written, but the topic already has rows of batch {batches.max()}: another "
                     "run of this query has overtaken it. Stop one of the two."
                 )
-            self.found.append(block)
+            self._keep(block)
             settled = bool((batches < self.origin.batch).any())
             foreign = 0 if len(batches) else foreign + (at - low)
             if at == end and not settled:
@@ -107,34 +117,43 @@ class _Seen:
                 begins = int(first.offset[0]) if len(first) else end
             at = low
         settled |= begins == 0 and at == 0
-        if not settled and self.origin.batch:
-            raise ConnectError(
+        if not settled and self.origin.batch > FIRST:
+            self.unsure[partition] = (
                 f"nobody can tell whether {self.origin} was written to '{where}' before: what could tell has been "
                 f"deleted, or lies behind {self.options.look_back:,} messages of others (lookBack). If it was not, set "
                 "delivery=at_least_once for one run. Let the topic keep messages for longer than the query may rest."
             )
-        self.ends[partition] = end
+        self.ends[partition], self.created[partition] = end, info.created
 
-    def catch_up(self, client: Client, partition: int, end: int) -> None:
+    def catch_up(self, client: Client, info: PartitionInfo) -> None:
         """Look at what came since."""
-        where = Where(self.options.stream, self.options.topic, partition)
-        block = _range(client, where, self.ends[partition], end)
-        self.found.append(block)
-        self.ends[partition] = end
+        where = Where(self.options.stream, self.options.topic, info.id)
+        if info.next < self.ends[info.id] or info.created != self.created[info.id]:
+            raise ConnectError(
+                f"'{where}' ends at {info.next}, but {self.origin} has seen it up to {self.ends[info.id]}: the topic "
+                "was made again, or the server lost what it had confirmed. Make topics with durability=persisted."
+            )
+        self._keep(_range(client, where, self.ends[info.id], info.next))
+        self.ends[info.id] = info.next
 
     def rows(self, origin: Origin) -> tuple[Ints, Ints]:
         """The rows of a task that are there, in order, and a checksum of each."""
         task = rows.name(origin)
         numbers, sums = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for block in self.found:
-            mine, number = rows.rows_of(task, block.high, block.low)
-            if mine.any():
-                values = block.value.filter(pa.array(mine)).to_pylist()
-                numbers.append(number)
-                sums.append(np.array([zlib.crc32(value) for value in values], np.int64))
-        number, crc = np.concatenate(numbers), np.concatenate(sums)
-        number, at = np.unique(number, return_index=True)
-        return number, crc[at]
+        for high, low, crc in self._found:
+            mine, number = rows.rows_of(task, high, low)
+            numbers.append(number)
+            sums.append(crc[mine])
+        number, at = np.unique(np.concatenate(numbers), return_index=True)
+        return number, np.concatenate(sums)[at]
+
+    def _keep(self, block: Messages) -> None:
+        """Of this batch's messages, what tells them apart; not what they hold."""
+        mine = rows.of_batch(rows.name(self.origin), block.high, block.low)
+        if mine.any():
+            values = block.value.filter(pa.array(mine)).to_pylist()
+            sums = np.array([zlib.crc32(value) for value in values], np.int64)
+            self._found.append((block.high[mine], block.low[mine], sums))
 
 
 class _Task:
@@ -156,6 +175,11 @@ class _Task:
         if not self.count:
             self._patiently(self._begin)
         ready = rows.made(self.options, self.origin, batch, self.rows, self.count)
+        if ready.ids is not None and self.once:
+            raise OptionError(
+                f"{self.origin} has rows with an `id` of their own, and delivery=exactly_once tells rows by its "
+                "own ids: leave out the column, or set delivery=at_least_once."
+            )
         self.rows += len(batch)
         self.size += int(ready.size.sum())
         for partition in np.unique(ready.partition):
@@ -181,14 +205,25 @@ class _Task:
             )
         if self.once:
             for info in found:
-                self.seen.look(self.client, info.id, info.next)
+                self.seen.look(self.client, info)
             self.there = self.seen.rows(self.origin)
             self.known = len(self.there[0])
+        if not found:
+            raise OptionError(f"topic '{self.options.topic}' has no partitions.")
         self.count = len(found)
+
+    def abandon(self) -> None:
+        """The task has failed: wait for what is on its way, lest it arrive after another attempt has looked."""
+        if self.sending is not None:
+            with contextlib.suppress(PenstockError):
+                self.sending[0].wait()
+            self.sending = None
 
     def _store(self, where: Where, ready: Rows, mine: Ints) -> None:
         """Send rows of one partition, in order, in requests of a reasonable size."""
         mine = self._missing(ready, mine)
+        if len(mine) and where.partition in self.seen.unsure:
+            raise ConnectError(self.seen.unsure[where.partition])
         while len(mine):
             size = np.cumsum(ready.size[mine[: self.options.batch_length]] + 48)
             count = max(1, int(np.searchsorted(size, self.options.max_batch_bytes, side="right")))
@@ -206,33 +241,32 @@ class _Task:
 
     def _answer(self) -> None:
         """Wait for what is on its way. What was not answered is looked for, and sent again if it is not there."""
-        if self.sending is None:
-            return
-        sending, where, ready, some = self.sending
-        self.sending = None
-        try:
-            first = sending.wait()
-        except Disconnected as error:
-            self.patience.after(error)
-            if self.once:
-                time.sleep(self.options.settle_time)
-                self._patiently(lambda: self._look_again(where.partition))
-                self.known = len(self.there[0])
-            self._store(where, ready, some)
-            self._answer()
-            return
-        self.patience.progress()
-        if first is not None:
-            low, high = self.spans.get(str(where), (first, first))
-            self.spans[str(where)] = (min(low, first), max(high, first + len(some) - 1))
-            if self.once and self.seen.ends[where.partition] == first:
-                self.seen.ends[where.partition] = first + len(some)
+        while self.sending is not None:
+            sending, where, ready, some = self.sending
+            self.sending = None
+            try:
+                first = sending.wait()
+            except Disconnected as error:
+                self.patience.after(error)
+                if self.once:
+                    time.sleep(self.options.settle_time)
+                    self._patiently(lambda partition=where.partition: self._look_again(partition))  # type: ignore[misc]
+                left = self._missing(ready, some)
+                if len(left):
+                    self.sending = (self._send(where, self._messages(ready, left)), where, ready, left)
+                continue
+            self.patience.progress()
+            if first is not None:
+                low, high = self.spans.get(str(where), (first, first))
+                self.spans[str(where)] = (min(low, first), max(high, first + len(some) - 1))
+                if self.once and self.seen.ends[where.partition] == first:
+                    self.seen.ends[where.partition] = first + len(some)
 
     def _look_again(self, partition: int) -> None:
         found = {info.id: info for info in self.client.topic(self.options.stream, self.options.topic) or []}
         if partition not in found:
             raise ConnectError(f"partition {partition} of topic '{self.options.topic}' is gone.")
-        self.seen.catch_up(self.client, partition, found[partition].next)
+        self.seen.catch_up(self.client, found[partition])
         self.there = self.seen.rows(self.origin)
 
     def _missing(self, ready: Rows, mine: Ints) -> Ints:
@@ -252,12 +286,12 @@ class _Task:
         from apache_iggy import SendMessage
 
         values = [ready.value[i] for i in some.tolist()]
-        if self.once:
+        if ready.ids is None:  # also where nobody looks for them now: a later run may
             task = rows.name(self.origin)
             base = task.high << 64 | task.low
-            ids: list[int | None] = [base + number for number in ready.number[some].tolist()]
+            ids = [base + number for number in ready.number[some].tolist()]
         else:
-            ids = [None] * len(values) if ready.ids is None else [ready.ids[i] for i in some.tolist()]
+            ids = [ready.ids[i] for i in some.tolist()]
         if ready.headers is None:
             return [SendMessage(value, None, number) for value, number in zip(values, ids, strict=True)]
         sent = [_sdk_headers(ready.headers[i]) for i in some.tolist()]
@@ -308,7 +342,7 @@ def _sdk_value(kinds: Any, kind: str, value: bytes) -> Any:
     if kind == "raw":
         return kinds.Raw(value)
     if kind == "string":
-        return kinds.String(value.decode(errors="replace"))
+        return kinds.String(value.decode())
     made = {"int": "Int", "uint": "UnsignedInt", "float": "Float", "bool": "Bool"}
     word = kind.rstrip("0123456789")
     constructor = getattr(kinds, made[word] + kind[len(word) :])

@@ -27,7 +27,8 @@ class IggySource:
     def __init__(self, options: IggySourceOptions, columns: pa.Schema):
         self.options, self.columns = options, columns
         self._client = Client(options)
-        self._first: dict[str, int] = {}
+        self._first: dict[tuple[str, str], int] = {}  # by partition, and when it was made
+        self._next: dict[str, int] = {}
         self._until = float("-inf")  # where partitions begin is good so long
         self._known: set[str] = set()
         self._warned = False
@@ -40,7 +41,7 @@ class IggySource:
         """The first message that the server stored not earlier than a moment."""
         where = Where.of(shard)
         found = self._patiently(f"reading '{shard}'", lambda: self._client.poll(where, wire.TIME, max(0, timestamp), 1))
-        return int(found.offset[0]) if len(found) else self._bounds()[shard].next
+        return int(found.offset[0]) if len(found) else self._next.get(shard, 0)
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
         """Offsets have few gaps."""
@@ -56,6 +57,8 @@ class IggySource:
                     return
                 found = self._client.poll(where, wire.OFFSET, at, min(self.options.poll_count, span.end - at))
                 if not len(found) or found.offset[0] != at:
+                    if not self._is_there(where, span):
+                        return
                     self._check(where, span, at)
             except Disconnected as error:
                 patience.after(error)
@@ -100,11 +103,13 @@ class IggySource:
             for info in self._wanted(topic, partitions):
                 where = Where(self.options.stream, topic, info.id)
                 shard = str(where)
-                if again or shard not in self._first:
+                life = (shard, info.created)
+                if again or life not in self._first:
                     first = self._client.poll(where, wire.FIRST, 0, 1) if info.messages else None
-                    self._first[shard] = info.next if first is None or not len(first) else int(first.offset[0])
+                    self._first[life] = info.next if first is None or not len(first) else int(first.offset[0])
                 size = info.size / max(1, info.messages)
-                found[shard] = Bound(min(self._first[shard], info.next), info.next, info.created, size)
+                found[shard] = Bound(min(self._first[life], info.next), info.next, info.created, size)
+                self._next[shard] = info.next
         if again:
             self._until = time.monotonic() + self.options.discovery_interval
         return found
@@ -113,7 +118,7 @@ class IggySource:
         asked = self.options.partitions
         for number in asked:
             shard, last = str(Where(self.options.stream, topic, number)), len(partitions) - 1
-            if number not in [info.id for info in partitions] and shard not in self._first:
+            if number not in [info.id for info in partitions] and shard not in self._next:
                 raise OptionError(f"topic '{topic}' has no partition {number}: its last one is {last}.")
         return [info for info in partitions if not asked or info.id in asked]
 

@@ -15,7 +15,7 @@ from penstock.record import HEADERS
 
 POLL, GET_OFFSET, STORE_OFFSET = 100, 120, 121
 # How a poll says where to begin.
-OFFSET, TIME, FIRST, LAST = 1, 2, 3, 4
+OFFSET, TIME, FIRST = 1, 2, 3
 KINDS = (
     "raw", "string", "bool", "int8", "int16", "int32", "int64", "int128", "uint8", "uint16", "uint32", "uint64",
     "uint128", "float32", "float64",
@@ -27,6 +27,11 @@ TYPED_HEADERS = pa.list_(
     )
 )
 _BATCH, _FRAME = 256, 48
+_LENGTHS = struct.Struct("<II").unpack_from
+_HEAD = np.dtype(
+    [("sum", "<u8"), ("low", "<u8"), ("high", "<u8"), ("delta", "<u4"), ("later", "<u4"), ("headers", "<u4"),
+     ("payload", "<u4"), ("zero", "<u8")]
+)  # fmt: skip
 Words = npt.NDArray[np.uint64]
 
 
@@ -125,7 +130,8 @@ def read_poll(data: bytes) -> Messages:
             place = at + _BATCH
             for _ in range(inside):
                 walk.append(place)
-                place += _FRAME + sum(struct.unpack_from("<II", data, place + 32))
+                headed, paid = _LENGTHS(data, place + 32)
+                place += _FRAME + headed + paid
             if place != end or length < _BATCH:
                 raise ProtocolError("Iggy answered a poll with a batch whose messages do not fill it.")
             at = end
@@ -140,14 +146,14 @@ def read_poll(data: bytes) -> Messages:
     u = np.frombuffer(data, np.uint8)
     inside = np.array([base[3] for base in bases])
     base, when, origin = (np.repeat(np.array([b[i] for b in bases], np.int64), inside) for i in range(3))
-    low, high = (_numbers(u, frame + at, 8).view(np.uint64) for at in (8, 16))
-    delta, later, headers, payload = (_numbers(u, frame + at, 4) for at in (24, 28, 32, 36))
+    heads = np.lib.stride_tricks.sliding_window_view(u, _FRAME)[frame].view(_HEAD)[:, 0]
     start = frame + _FRAME
-    middle = start + payload
+    middle = start + heads["payload"]
     buffer = pa.py_buffer(data)
     return Messages(
-        base + delta, when, origin + later, high, low,
-        segments(buffer, start, middle), segments(buffer, middle, middle + headers),
+        base + heads["delta"], when, origin + heads["later"],
+        np.ascontiguousarray(heads["high"]), np.ascontiguousarray(heads["low"]),
+        segments(buffer, start, middle), segments(buffer, middle, middle + heads["headers"]),
     )  # fmt: skip
 
 
@@ -198,7 +204,6 @@ def headers(column: pa.Array, *, typed: bool) -> pa.Array:
 
 def identities(high: Words, low: Words) -> pa.Array:
     """Ids as text, in decimal: they have 128 bits."""
-    small = high == 0
-    if small.all():
-        return pa.array(low).cast(pa.string())
-    return pa.array([str((h << 64) | lo) for h, lo in zip(high.tolist(), low.tolist(), strict=True)], pa.string())
+    words = np.zeros((len(low), 4), np.uint64)
+    words[:, 0], words[:, 1] = low, high
+    return pa.Array.from_buffers(pa.decimal256(39, 0), len(low), [None, pa.py_buffer(words)]).cast(pa.string())

@@ -98,8 +98,8 @@ class _Piece:
 class Chain:
     """Cuts rows into batches with stamps, and knows which rows are stored.
 
-    `base` is the place in the stream up to which every stamp is known, `at` where the next batch goes. Unconditional
-    chains go wherever there is room, and have no stamps.
+    `base` is the place in the stream up to which every stamp is known, `at` where the next batch goes. Batches of
+    unconditional chains go wherever there is room.
     """
 
     def __init__(self, origin: Origin, at: int, *, conditional: bool = True, token: bytes | None = None):
@@ -139,18 +139,18 @@ class Chain:
             return None
         piece = next(p for p in self._pieces if p.end > self.sent)
         low = self.sent - piece.first
-        high = _cut(piece.rows, low, ROOM if self.conditional else 0)
+        high = _cut(piece.rows, low)
         end = piece.first + high
         if end == self.rows and not last:
             return None
         part = piece.rows.part(low, high)
-        data, match = bytes(part.joined()), None
-        if self.conditional:
-            self._cursor = (end, zlib.crc32(data, self._crc_at(self.sent)))
-            self._note()
-            stamp = Stamp(self.origin, end, self._cursor[1], end == self.rows)
-            tail = bytes(part.part(len(part) - 1, len(part)).joined())
-            data, match = data[: len(data) - len(tail)] + with_header(tail, HEADER, stamp.encode()), self.at
+        data = bytes(part.joined())
+        self._cursor = (end, zlib.crc32(data, self._crc_at(self.sent)))
+        self._note()
+        stamp = Stamp(self.origin, end, self._cursor[1], end == self.rows)
+        tail = bytes(part.part(len(part) - 1, len(part)).joined())
+        data = data[: len(data) - len(tail)] + with_header(tail, HEADER, stamp.encode())
+        match = self.at if self.conditional else None
         batch = Batch(end, len(part), self.at, append_input(data, match, self.token))
         self.at += len(part)
         self.sent = end
@@ -203,7 +203,7 @@ class Chain:
         """Let go of rows that are stored. The first ones kept know the checksum of what went before."""
         gone = [piece for piece in self._pieces if piece.end <= self.stored]
         left = self._pieces[len(gone) :]
-        if gone and self.conditional and (not left or left[0].crc is None):
+        if gone and (not left or left[0].crc is None):
             self._cursor = (gone[-1].end, self._crc_at(gone[-1].end))
             self._note()
         self._pieces = left
@@ -215,7 +215,7 @@ class Chain:
                 piece.crc = self._cursor[1]
 
 
-def _cut(rows: Encoded, low: int, room: int) -> int:
+def _cut(rows: Encoded, low: int) -> int:
     """Where a batch ends that begins at `low`: as large as S2 takes it."""
     metered = np.cumsum(rows.metered[low : low + MOST_RECORDS])
-    return low + max(1, int(np.searchsorted(metered, MOST_BYTES - room, side="right")))
+    return low + max(1, int(np.searchsorted(metered, MOST_BYTES - ROOM, side="right")))

@@ -179,7 +179,8 @@ class S2SinkOptions(S2Options, WriteOptions):
     look_back: Count = option(
         10_000,
         doc="With `delivery=exactly_once`: so many records of others are looked through for what this query wrote "
-        "last. Where it is not among them, the query stops rather than guess; only its first batch is taken as new.",
+        "last. Where it is not among them, the query stops rather than guess; only its batches 0 and 1 are taken as "
+        "new.",
     )
     append_retry_policy: Literal["all", "no_side_effects"] = option(
         "all",

@@ -78,7 +78,7 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
         row, header, content = _signed(origin, len(value), row, header, content)
     headers = wire.encode_headers(len(value), row, header, content) if len(row) else None
     made = wire.encode(value, headers, moment)
-    most = MOST_BYTES - (ROOM if options.delivery == "exactly_once" else 0)
+    most = MOST_BYTES - ROOM
     if len(made) and made.metered.max() > most:
         at = int(np.argmax(made.metered > most))
         raise _refuse(

@@ -29,6 +29,8 @@ T = TypeVar("T")
 MOST_OPEN = 32
 # So many records are looked through at once for stamps.
 BLOCK = 1000
+# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
+FIRST = 1
 # So often in a row others may be faster.
 CONFLICTS = 200
 
@@ -280,7 +282,7 @@ class _Task:
             foreign = 0 if of_mine else foreign + BLOCK
             stamps, low = block + stamps, start
         whole = held and low <= 0
-        if self.origin.batch and not whole and not chain.settled(stamps, self.origin, alone=self.seen is None):
+        if self.origin.batch > FIRST and not whole and not chain.settled(stamps, self.origin, alone=self.seen is None):
             why = (
                 f"behind {foreign:,} records of others (lookBack) there is none of this query"
                 if held
