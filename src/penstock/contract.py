@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import pyarrow as pa
 from pydantic import model_validator
 
+from penstock.errors import ConnectError, ProtocolError
 from penstock.offsets import Bounds, Offsets, Range
 from penstock.options import Bytes, Count, Micros, Options, Positions, Seconds, option
 
@@ -50,6 +51,21 @@ class Origin(NamedTuple):
     def id(self) -> str:
         """The first part of every row's own name; the number of the row follows."""
         return f"{self.query}/{self.batch}/{self.partition}/"
+
+    def differs(self, how: str, otherwise: str = "") -> ProtocolError:
+        """The error for a replay with other rows than the first time."""
+        return ProtocolError(
+            f"{self} was written before with other rows: {how}. A query must give the same rows for the same input to "
+            "be written exactly once: take out what differs from run to run (rand, now, unordered limits), or "
+            f"{otherwise}set delivery=at_least_once."
+        )
+
+    def overtaken(self, batch: int) -> ConnectError:
+        """The error for an attempt that is long over: a later batch of its query is there."""
+        return ConnectError(
+            f"{self} is being written, but there are rows of batch {batch} already: another run of this query has "
+            "overtaken it. Stop one of the two."
+        )
 
 
 @dataclass(frozen=True)

@@ -356,7 +356,7 @@ def test_a_replay_with_other_rows_is_refused(
 def test_a_later_batch_of_the_query_ends_an_attempt(iggy: Server, iggy_admin: IggyAdmin, stream: str) -> None:
     iggy_admin.make(stream, "t")
     write(iggy, stream, values(0, 10), ME._replace(batch=6))
-    with pytest.raises(ConnectError, match="already has rows of batch 6"):
+    with pytest.raises(ConnectError, match="there are rows of batch 6 already"):
         write(iggy, stream, values(0, 10))
 
 

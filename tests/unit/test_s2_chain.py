@@ -177,7 +177,7 @@ def test_a_replay_that_ends_where_the_first_attempt_was_cut_off_is_refused() -> 
 def test_a_later_batch_of_the_query_ends_an_attempt() -> None:
     stream = Stream()
     _write(stream, _rows(0, 10), ME._replace(batch=6))
-    with pytest.raises(ConnectError, match="already has rows of batch 6"):
+    with pytest.raises(ConnectError, match="there are rows of batch 6 already"):
         _write(stream, _rows(0, 10))
 
 

@@ -21,7 +21,7 @@ from penstock.connectors.iggy.options import IggySinkOptions
 from penstock.connectors.iggy.rows import Rows
 from penstock.connectors.iggy.wire import Messages, Where, Words
 from penstock.contract import Origin, Receipt
-from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
 from penstock.patience import Patience
 
 log = logging.getLogger("penstock")
@@ -105,10 +105,7 @@ class _Seen:
             block = _range(client, where, low, at)
             batches = rows.batches_of(mine, block.high, block.low)
             if (batches > self.origin.batch).any():
-                raise ConnectError(
-                    f"{self.origin} is being written, but the topic already has rows of batch {batches.max()}: another "
-                    "run of this query has overtaken it. Stop one of the two."
-                )
+                raise self.origin.overtaken(int(batches.max()))
             self._keep(block)
             settled = bool((batches < self.origin.batch).any())
             foreign = 0 if len(batches) else foreign + (at - low)
@@ -190,7 +187,9 @@ class _Task:
         """Wait for the last answer."""
         self._answer()
         if len(self.there[0]) and self.there[0][-1] >= self.rows:
-            raise self._differs(f"it had at least {int(self.there[0][-1]) + 1:,} rows then, and has {self.rows:,} now")
+            raise self.origin.differs(
+                f"it had at least {int(self.there[0][-1]) + 1:,} rows then, and has {self.rows:,} now"
+            )
         return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
 
     def _begin(self) -> None:
@@ -278,7 +277,7 @@ class _Task:
         there = (at < len(number)) & (number[np.minimum(at, len(number) - 1)] == ready.number[mine])
         for row, place in zip(mine[there].tolist(), at[there].tolist(), strict=True):
             if zlib.crc32(ready.crc_of[row].as_py()) != crc[place]:
-                raise self._differs(f"row {int(ready.number[row])} is {ready.crc_of[row].as_py()[:40]!r} now")
+                raise self.origin.differs(f"row {int(ready.number[row])} is {ready.crc_of[row].as_py()[:40]!r} now")
         left: Ints = mine[~there]
         return left
 
@@ -303,13 +302,6 @@ class _Task:
                 return ask()
             except Disconnected as error:
                 self.patience.after(error)
-
-    def _differs(self, how: str) -> ProtocolError:
-        return ProtocolError(
-            f"{self.origin} was written before with other rows: {how}. A query must give the same rows for the same "
-            "input to be written exactly once: take out what differs from run to run (rand, now, unordered limits), or "
-            "set delivery=at_least_once."
-        )
 
 
 def _range(client: Client, where: Where, low: int, high: int) -> Messages:

@@ -20,7 +20,7 @@ from penstock.connectors.jetstream.targets import Targets, nobody
 from penstock.connectors.nats.client import pause
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
-from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
 
 log = logging.getLogger("penstock")
 
@@ -29,6 +29,8 @@ log = logging.getLogger("penstock")
 ATTEMPTS = 3
 # A batch is sent whole, whatever the clock says meanwhile: the window of its stream must be far longer than that.
 LEAST_WINDOW = 10.0
+# The way out that only this sink has.
+OWN_IDS = "give each row an `id` of its own, or "
 # Of the rows that the server knew already, so many are compared with what is there.
 SAMPLES = 4
 
@@ -139,7 +141,7 @@ class _Task:
     def receipt(self) -> Receipt:
         """What was written, and where. A replay that had other rows the first time is refused."""
         if self.guard is not None and (why := self.guard.differs(self.rows)):
-            raise self._differs(why)
+            raise self.origin.differs(why, OWN_IDS)
         return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
 
     def written(self) -> str:
@@ -219,7 +221,7 @@ class _Task:
         else:
             found, different = self.guard.find(chunk)
             if different is not None:
-                raise self._differs(different)
+                raise self.origin.differs(different, OWN_IDS)
         chunk.mark(found)
         self.known += len(found)
         return len(found) > 0
@@ -236,14 +238,9 @@ class _Task:
             value = chunk.value[row].as_py()
             there = calls.at(stream, sequence)
             if there is not None and there.body != value:
-                raise self._differs(f"row {number} was {there.body[:40]!r} then and is {value[:40]!r} now")
-
-    def _differs(self, how: str) -> ProtocolError:
-        return ProtocolError(
-            f"{self.origin} was written before with other rows: {how}. A query must give the same rows for the same "
-            "input to be written exactly once: take out what differs from run to run (rand, now, unordered limits), or "
-            "give each row an `id` of its own, or set delivery=at_least_once."
-        )
+                raise self.origin.differs(
+                    f"row {number} was {there.body[:40]!r} then and is {value[:40]!r} now", OWN_IDS
+                )
 
     def _judge(self, calls: Calls, names: list[str], chunk: Chunk, refused: list[Refusal]) -> None:
         """Make an error of what the server refused, unless it is no reason to stop."""

@@ -15,7 +15,6 @@ import numpy as np
 from penstock.connectors.s2.options import MOST_BYTES, MOST_RECORDS
 from penstock.connectors.s2.wire import Encoded, append_input, with_header
 from penstock.contract import Origin
-from penstock.errors import ConnectError, ProtocolError
 
 HEADER = b"@penstock"
 # What a stamp may add to a record, as S2 counts it: batches leave room for it.
@@ -63,10 +62,7 @@ def mine(stamps: Iterable[Stamp], origin: Origin) -> Stamp | None:
     found = None
     for stamp in stamps:
         if stamp.origin.query == origin.query and stamp.origin.batch > origin.batch:
-            raise ConnectError(
-                f"{origin} is being written, but the stream already has rows of batch {stamp.origin.batch}: another "
-                "run of this query has overtaken it. Stop one of the two."
-            )
+            raise origin.overtaken(stamp.origin.batch)
         if stamp.origin == origin:
             found = stamp
     return found
@@ -166,27 +162,19 @@ class Chain:
     def end(self) -> None:
         """There are no more rows: are they those of the first time?"""
         if self.conditional and self.stored > self.rows:
-            raise self.differs(f"it had at least {self.stored:,} rows then, and has {self.rows:,} now")
+            raise self.origin.differs(f"it had at least {self.stored:,} rows then, and has {self.rows:,} now")
         if self.conditional and self.rows and self.stored == self.rows and not self.final:
-            raise self.differs(f"it had more than {self.rows:,} rows then")
-
-    def differs(self, how: str) -> ProtocolError:
-        """The error for a replay with other rows."""
-        return ProtocolError(
-            f"{self.origin} was written before with other rows: {how}. A query must give the same rows for the same "
-            "input to be written exactly once: take out what differs from run to run (rand, now, unordered limits), or "
-            "set delivery=at_least_once."
-        )
+            raise self.origin.differs(f"it had more than {self.rows:,} rows then")
 
     def _check(self) -> None:
         """Compare the rows that another attempt wrote with ours, as soon as these are there."""
         stamp = self._stamp
         if stamp is not None and stamp.rows <= self.rows:
             if self._crc_at(stamp.rows) != stamp.crc:
-                raise self.differs(f"the first {stamp.rows:,} of them have another checksum")
+                raise self.origin.differs(f"the first {stamp.rows:,} of them have another checksum")
             self._stamp, self._cursor = None, (stamp.rows, stamp.crc)
         if self.final and self.rows > self.stored:
-            raise self.differs(f"it had {self.stored:,} rows then, and has more now")
+            raise self.origin.differs(f"it had {self.stored:,} rows then, and has more now")
         self._forget()
 
     def _crc_at(self, row: int) -> int:
