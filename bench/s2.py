@@ -169,7 +169,7 @@ def small_streams(spark: Any, server: S2Lite, streams: int, each: int) -> dict[s
 
 def main() -> dict[str, Any]:
     """All scenarios on one server in memory and one session, alternating."""
-    rows, rounds = int(os.environ.get("ROWS", "600000")), 3
+    rows, rounds = int(os.environ.get("ROWS", "1500000")), 3
     seen: dict[str, list[float]] = {}
 
     def note(**values: float) -> None:
@@ -196,6 +196,7 @@ def main() -> dict[str, Any]:
             note(**small_streams(spark, server, 1000, 100))
             last = {key: values[-1] for key, values in seen.items()}
             note(read_of_sdk=last["read"] / last["sdk_read"], read_of_drain=last["read"] / last["drain"])
+            note(read_of_drain_one=last["read"] / last["drain_one"])
             note(write_of_sdk=last["write"] / last["sdk_write"], packed_of_sessions=last["packed"] / last["sessions"])
             print({key: round(values[-1], 2) for key, values in seen.items()}, flush=True)
         spark.stop()

@@ -70,13 +70,30 @@ def s2_table() -> str:
         return "Not measured yet."
     r = json.loads(file.read_text())
     rows = [
-        ("reading: two sockets drained, nothing parsed", r["drain"], r["read_of_drain"]),
+        ("reading: a GET drained, nothing parsed", r["drain_one"], r["read_of_drain_one"]),
+        ("reading: two at once, as there are two tasks", r["drain"], r["read_of_drain"]),
         ("reading: a read session of s2-sdk", r["sdk_read"], r["read_of_sdk"]),
         ("writing exactly once: an append session of s2-sdk", r["sdk_write"], r["write_of_sdk"]),
         ("1,000 streams of 100 records: a session of s2-sdk each", r["sessions"] * 100, r["packed_of_sessions"]),
     ]
     lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
     return "\n".join(["| beside | its records/s | Spark and Penstock, times that |", "|---|---|---|", *lines])
+
+
+def iggy_table() -> str:
+    """The figures of the last benchmark of Iggy, in CPU a message."""
+    file = ROOT / "bench" / "results" / "iggy.json"
+    if not file.exists():
+        return "Not measured yet."
+    r = json.loads(file.read_text())
+    rows = [
+        ("sending 1,000 a request, with ids", r["sdk_write_us"], r["ours_write_us"]),
+        ("polling 10,000 at once, all columns", r["sdk_read_10000_us"], r["ours_read_10000_us"]),
+        ("polling 1,000 at once", r["sdk_read_1000_us"], r["ours_read_1000_us"]),
+    ]
+    lines = [f"| {name} | {theirs:.2f} | {ours:.2f} | {theirs / ours:.2f} |" for name, theirs, ours in rows]
+    head = ["| | SDK in a loop, us a message | Penstock, us | messages a core, times the SDK |", "|---|---|---|---|"]
+    return "\n".join([*head, *lines])
 
 
 def pages() -> dict[Path, dict[str, str]]:
@@ -87,6 +104,7 @@ def pages() -> dict[Path, dict[str, str]]:
             "comparison": comparison_table(),
             "writing": writing_table(),
             "s2": s2_table(),
+            "iggy": iggy_table(),
         }
     }
     for name in FORMATS:
