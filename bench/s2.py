@@ -169,7 +169,7 @@ def small_streams(spark: Any, server: S2Lite, streams: int, each: int) -> dict[s
 
 def main() -> dict[str, Any]:
     """All scenarios on one server in memory and one session, alternating."""
-    rows, rounds = int(os.environ.get("ROWS", "1500000")), 3
+    rows, rounds = int(os.environ.get("ROWS", "600000")), 5
     seen: dict[str, list[float]] = {}
 
     def note(**values: float) -> None:
@@ -187,12 +187,16 @@ def main() -> dict[str, Any]:
         for turn in range(rounds):
             read = into_noop(spark, server, rows, streams="source")
             note(read=read["rate"], read_us=read["cpu_us"])
+            before = time.process_time()
             note(sdk_read=sdk_read(server, "source", rows // 3))
+            note(sdk_read_us=(time.process_time() - before) / (rows // 3) * 1e6)
             note(drain=drain(server, "source", rows, 2), drain_one=drain(server, "source", rows, 1))
             wrote = out_of_spark(spark, server, f"out/{turn}", rows)
             note(write=wrote["rate"], write_us=wrote["cpu_us"])
             fill(server, f"sdk/{turn}", 1)
+            before = time.process_time()
             note(sdk_write=sdk_write(server, f"sdk/{turn}", rows // 3))
+            note(sdk_write_us=(time.process_time() - before) / (rows // 3) * 1e6)
             note(**small_streams(spark, server, 1000, 100))
             last = {key: values[-1] for key, values in seen.items()}
             note(read_of_sdk=last["read"] / last["sdk_read"], read_of_drain=last["read"] / last["drain"])

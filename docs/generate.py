@@ -75,6 +75,8 @@ def s2_table() -> str:
         ("reading: a read session of s2-sdk", r["sdk_read"], r["read_of_sdk"]),
         ("writing exactly once: an append session of s2-sdk", r["sdk_write"], r["write_of_sdk"]),
         ("1,000 streams of 100 records: a session of s2-sdk each", r["sessions"] * 100, r["packed_of_sessions"]),
+        ("CPU of reading: s2-sdk, a core", 1e6 / r["sdk_read_us"], r["sdk_read_us"] / r["read_us"]),
+        ("CPU of writing: s2-sdk, a core", 1e6 / r["sdk_write_us"], r["sdk_write_us"] / r["write_us"]),
     ]
     lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
     return "\n".join(["| beside | its records/s | Spark and Penstock, times that |", "|---|---|---|", *lines])

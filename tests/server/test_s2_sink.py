@@ -276,9 +276,7 @@ def test_a_replay_with_other_rows_is_refused(
 
 def test_a_second_driver_on_one_checkpoint_stops_the_first(s2: Server, s2_admin: S2Admin, name: str) -> None:
     write(s2, values(0, 100), ME._replace(batch=7), stream=name)
-    with pytest.raises(
-        ConnectError, match="rows of batch 7 already: another run of this query has overtaken it"
-    ):
+    with pytest.raises(ConnectError, match="rows of batch 7 already: another run of this query has overtaken it"):
         write(s2, values(100, 200), ME._replace(batch=6), stream=name)
     assert numbers(s2_admin, name) == list(range(100))
 
