@@ -1,5 +1,8 @@
 """Four ways to fail, by who must act. A message says what happened, the evidence, and what to do."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class PenstockError(Exception):
     """Anything Penstock refuses or could not do."""
@@ -23,3 +26,12 @@ class DataLossError(PenstockError):
 
 class ProtocolError(PenstockError):
     """The server answered something we do not understand: its fault or ours, never the user's."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What to say of a name that is not there: those like it, or some of those that are."""
+    there = sorted(names)
+    close = difflib.get_close_matches(name, there, n=3, cutoff=0.5)
+    if close:
+        return f"Did you mean {' or '.join(map(repr, close))}?"
+    return f"There are: {', '.join(there[:10])}." if there else "There are none, or none to be seen."

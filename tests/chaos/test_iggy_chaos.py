@@ -17,7 +17,7 @@ from penstock.connectors.iggy import Iggy
 from penstock.contract import Origin
 from penstock.errors import ConnectError
 
-ROUNDS, SEED = int(os.environ.get("ROUNDS", "50")), int(os.environ.get("SEED", "1"))
+ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
 GROUP = 10
 FAULTS = ["lose_reply", "lose_request", "transient:2", "", "", ""]
 

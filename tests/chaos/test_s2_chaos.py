@@ -18,7 +18,7 @@ from penstock.contract import Origin
 from penstock.errors import ConnectError
 from s2_harness import S2Admin
 
-ROUNDS, SEED = int(os.environ.get("ROUNDS", "30")), int(os.environ.get("SEED", "1"))
+ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
 GROUP = 10  # rounds to a test; in one of them the server is killed
 LIMITS = {"requestTimeout": "1s", "connectTimeout": "1s", "retryDelay": "10ms", "maxRetries": "3"}
 BAD_ATTEMPTS, MOST_ATTEMPTS = 3, 12

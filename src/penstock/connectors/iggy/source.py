@@ -1,6 +1,5 @@
 """Iggy topics read by offset: any range, as often as wanted. No consumer group, and nothing is committed by reading."""
 
-import difflib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from penstock.connectors.iggy import wire
 from penstock.connectors.iggy.client import Client, PartitionInfo
 from penstock.connectors.iggy.options import IggySourceOptions
 from penstock.connectors.iggy.wire import Messages, Where
-from penstock.errors import DataLossError, Disconnected, OptionError, PenstockError
+from penstock.errors import DataLossError, Disconnected, OptionError, PenstockError, nearest
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Range
 from penstock.patience import Patience
 from penstock.record import TIMESTAMP
@@ -126,8 +125,8 @@ class IggySource:
         stream = self.options.stream
         streams = self._client.names()
         if stream not in streams:
-            return OptionError(f"there is no stream '{stream}'. {_nearest(stream, streams)}")
-        return OptionError(f"stream '{stream}' has no topic '{topic}'. {_nearest(topic, self._client.names(stream))}")
+            return OptionError(f"there is no stream '{stream}'. {nearest(stream, streams)}")
+        return OptionError(f"stream '{stream}' has no topic '{topic}'. {nearest(topic, self._client.names(stream))}")
 
     def _patiently(self, what: str, ask: Callable[[], T]) -> T:
         patience = Patience(what, self.options.max_retries, self.options.retry_delay)
@@ -180,10 +179,3 @@ class IggySource:
             "originTimestamp": lambda: pa.array(found.origin).view(TIMESTAMP),
         }
         return pa.RecordBatch.from_arrays([made[field.name]() for field in self.columns], schema=self.columns)
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return f"Did you mean {' or '.join(repr(found) for found in close)}?"
-    return f"There are: {', '.join(sorted(names)[:10])}." if names else "There are none."

@@ -27,7 +27,6 @@ TYPED_HEADERS = pa.list_(
     )
 )
 _BATCH, _FRAME = 256, 48
-_LENGTHS = struct.Struct("<II").unpack_from
 _HEAD = np.dtype(
     [("sum", "<u8"), ("low", "<u8"), ("high", "<u8"), ("delta", "<u4"), ("later", "<u4"), ("headers", "<u4"),
      ("payload", "<u4"), ("zero", "<u8")]
@@ -121,6 +120,7 @@ def read_poll(data: bytes) -> Messages:
         raise ProtocolError(f"Iggy answered a poll with {len(data)} bytes, which are no messages.")
     (count,) = struct.unpack_from("<I", data, 12)
     at, walk = 16, []
+    lengths = struct.Struct("<II").unpack_from  # not a global: a module that travels by value must not hold it
     bases: list[tuple[int, int, int, int]] = []
     try:
         while at < len(data):
@@ -130,7 +130,7 @@ def read_poll(data: bytes) -> Messages:
             place = at + _BATCH
             for _ in range(inside):
                 walk.append(place)
-                headed, paid = _LENGTHS(data, place + 32)
+                headed, paid = lengths(data, place + 32)
                 place += _FRAME + headed + paid
             if place != end or length < _BATCH:
                 raise ProtocolError("Iggy answered a poll with a batch whose messages do not fill it.")

@@ -1,7 +1,6 @@
 """JetStream's API over a connection: one method a call, errors as sentences. What is sent is in api.py."""
 
 import base64
-import difflib
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from penstock.connectors.jetstream import api
 from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import Connection
 from penstock.connectors.nats.options import NatsOptions
-from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError, nearest
 
 # So many consumers stand at the same time while messages are counted: accounts may have few.
 MOST_AT_ONCE = 16
@@ -65,11 +64,7 @@ class Calls:
             names = self.names()
         except PenstockError:  # asking is only a courtesy; the account may not be allowed to
             names = []
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        if close:
-            return OptionError(f"stream '{name}' does not exist. Did you mean {' or '.join(map(repr, close))}?")
-        there = f"There are: {', '.join(sorted(names)[:10])}." if names else "There are none, or none to be seen."
-        return OptionError(f"stream '{name}' does not exist. {there}")
+        return OptionError(f"stream '{name}' does not exist. {nearest(name, names)}")
 
     def names(self, subject: str | None = None) -> list[str]:
         """All streams, or those that take messages on `subject`."""

@@ -2,7 +2,6 @@
 nothing of positions' meaning, attempts or Spark.
 """
 
-import difflib
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from penstock.connectors.s2 import wire
 from penstock.connectors.s2.http import Connection, Request, Response
 from penstock.connectors.s2.options import S2Options
 from penstock.connectors.s2.wire import Records
-from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, nearest
 
 SESSION = {"content-type": "s2s/proto"}
 PROTO = {"content-type": "application/protobuf", "accept": "application/protobuf"}
@@ -183,13 +182,7 @@ class Calls:
             names = self.streams("")
         except PenstockError:  # a token may well not allow to list them
             names = {}
-        close = difflib.get_close_matches(stream, names, n=3, cutoff=0.5)
-        there = (
-            f"Did you mean {' or '.join(repr(name) for name in close)}?"
-            if close
-            else (f"It has {len(names):,} streams: {', '.join(sorted(names)[:10])}." if names else "It has none.")
-        )
-        return OptionError(f"basin '{self.options.basin}' has no stream '{stream}'. {there}")
+        return OptionError(f"basin '{self.options.basin}' has no stream '{stream}'. {nearest(stream, names)}")
 
     def _ask(self, requests: Sequence[Request]) -> list[Response]:
         answers = self.open().ask(requests)
@@ -210,9 +203,7 @@ class Calls:
             pass  # a token may well not allow to list them
         finally:
             account.drop()
-        close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
-        there = f" Did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
-        return OptionError(f"there is no basin '{wanted}' at {self.options.base()}.{there}")
+        return OptionError(f"there is no basin '{wanted}' at {self.options.base()}. {nearest(wanted, names)}")
 
 
 def connect(options: S2Options, base: str | None = None) -> Connection:
