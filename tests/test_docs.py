@@ -151,6 +151,6 @@ def test_a_missing_java_is_one_sentence(tmp_path: Path) -> None:
 
 def test_the_demo_reads_every_order_once() -> None:
     command = [sys.executable, "-m", "penstock.cli", "demo", "--records", "20000", "--master", "local[2]"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert "20,000 published, 20,000 read, 0 twice" in ran.stdout, ran.stdout + ran.stderr
     assert ran.returncode == 0
