@@ -26,6 +26,9 @@ class JournalSource:
     def __init__(self, options: JournalOptions, columns: pa.Schema):
         self.folder, self.columns = options.directory, columns
 
+    def check(self) -> None:
+        self.bounds()
+
     def bounds(self) -> Bounds:
         if not self.folder.is_dir():
             raise OptionError(f"folder '{self.folder}' does not exist.")
@@ -107,6 +110,9 @@ class JournalSink:
         return Receipt(origin, rows, known=known)
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
+        pass
+
+    def check(self) -> None:
         pass
 
     def close(self) -> None:

@@ -13,7 +13,14 @@ from penstock.options import Bytes, Count, Micros, Options, Positions, Seconds, 
 
 
 class Source(Protocol):
-    """One log, or several, read by position. Opened after the fork, used by one thread, never pickled."""
+    """One log, or several, read by position. Opened after the fork, used by one thread, never pickled.
+
+    What the driver asks may raise Disconnected: the planner asks again for as long as the options allow. `read` goes on
+    by itself behind the last row that it gave.
+    """
+
+    def check(self) -> None:
+        """Refuse what is not there or cannot be read, without taking anything: the user waits for `.load()`. Driver."""
 
     def bounds(self) -> Bounds:
         """Both ends of every shard, in one look. Driver."""
@@ -88,17 +95,32 @@ class Receipt:
 class Sink(Protocol):
     """Where rows go. Opened after the fork, used by one thread, never pickled."""
 
+    def check(self) -> None:
+        """Reach the server, without waiting for one that is away."""
+
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
         """Write rows that the same origin may have written before, in part or whole. Executor."""
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
         """All tasks of a batch are done; None: of a single write, which nobody will ask for again.
 
-        May come twice for one batch. Driver, in another process than `write`.
+        May come twice for one batch, also after a Disconnected. Driver, in another process than `write`.
         """
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+@runtime_checkable
+class Marking(Protocol):
+    """A source whose numbers may begin anew within one life of a shard: a purge that counts from the start again, a
+    server that lost what it had in memory. What tells one record from another is kept beside each position.
+    """
+
+    def marks(self, at: Offsets) -> Mapping[str, str]:
+        """A mark of the record before each position, such as its time; none where that record is gone. A position
+        that has a mark needs no question where the same one is known to hold. Driver.
+        """
 
 
 @runtime_checkable

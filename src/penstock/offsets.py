@@ -4,7 +4,7 @@ A position is the next one to read, so every end is exclusive. An epoch names on
 stream that is deleted and made again counts from 1 again, but in another epoch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -15,10 +15,11 @@ VERSION = 1
 
 
 class Position(NamedTuple):
-    """Where a query stands in one shard."""
+    """Where a query stands in one shard. `mark` tells the record before it from any other with the same number."""
 
     next: int
     epoch: str = ""
+    mark: str = ""
 
 
 class Bound(NamedTuple):
@@ -54,7 +55,7 @@ class Loss(NamedTuple):
     shard: str
     at: int
     bound: Bound | None
-    kind: str  # gone | recreated | backwards | trimmed
+    kind: str  # gone | recreated | renumbered | backwards | trimmed
 
     @property
     def remedy(self) -> str:
@@ -63,6 +64,7 @@ class Loss(NamedTuple):
         return {
             "gone": f"Make it again, name another one with a new checkpointLocation, or {go_on}without it.",
             "recreated": f"Start with a new checkpointLocation, or {go_on}from the beginning of the new one.",
+            "renumbered": f"Start with a new checkpointLocation, or {go_on}from the first record of what is there now.",
             "backwards": f"Start with a new checkpointLocation, or {go_on}from its end.",
             "trimmed": f"Raise the stream's limits, or {go_on}from the first one left.",
         }[self.kind]
@@ -75,6 +77,12 @@ class Loss(NamedTuple):
             return (
                 f"'{self.shard}' was deleted and made again (now {first} to {head - 1}, since {self.bound.epoch}); "
                 f"the query stood at {self.at} of the old one, and what was left there is lost"
+            )
+        if self.kind == "renumbered":
+            return (
+                f"'{self.shard}' counts anew (now {first} to {head - 1}): its record {self.at - 1} is not the one that "
+                "the query read, as after a purge that resets numbers, or a server that lost what it had in memory. "
+                f"What was left of the old records is lost, and the new ones before {self.at} would be skipped"
             )
         if self.kind == "backwards":
             return (
@@ -115,8 +123,10 @@ def share(ahead: Mapping[str, int], limit: int) -> dict[str, int]:
     return given
 
 
-def settle(start: Offsets, bounds: Bounds) -> Offsets:
+def settle(start: Offsets, bounds: Bounds, renumbered: Collection[str] = ()) -> Offsets:
     """`start` moved to where reading can go on: to the first record kept or of a new life, or back to the head.
+
+    Shards that were `renumbered` begin a new life under the old name.
 
     A shard that is not in `bounds` keeps its position: were it dropped, a server that forgot it for a
     moment would make us read it twice.
@@ -126,12 +136,13 @@ def settle(start: Offsets, bounds: Bounds) -> Offsets:
         bound = bounds.get(shard)
         if bound is None:
             moved[shard] = position
-        elif position.epoch and bound.epoch and position.epoch != bound.epoch:
+        elif shard in renumbered or (position.epoch and bound.epoch and position.epoch != bound.epoch):
             moved[shard] = Position(bound.first, bound.epoch)
         elif bound.next < position.next:
             moved[shard] = Position(bound.next, position.epoch)
         else:
-            moved[shard] = Position(max(position.next, bound.first), bound.epoch or position.epoch)
+            mark = position.mark if position.next >= bound.first else ""
+            moved[shard] = Position(max(position.next, bound.first), bound.epoch or position.epoch, mark)
     return moved
 
 
@@ -145,7 +156,7 @@ def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = Non
     for shard, position in start.items():
         head = bounds[shard].next if shard in bounds else position.next
         stop = head if rows is None else min(head, position.next + rows.get(shard, 0))
-        end[shard] = Position(max(position.next, stop), position.epoch)
+        end[shard] = position if stop <= position.next else Position(stop, position.epoch)
     for shard in bounds.keys() - start.keys():
         end[shard] = Position(bounds[shard].first, bounds[shard].epoch)
     return end
@@ -228,7 +239,8 @@ def encode(offsets: Offsets, **extra: Any) -> dict[str, Any]:
         "version": VERSION,
         **extra,
     }
-    return dict(sorted(body.items()))
+    marks = {shard: offsets[shard].mark for shard in sorted(offsets) if offsets[shard].mark}
+    return dict(sorted((body | ({"marks": marks} if marks else {})).items()))
 
 
 def decode(body: Mapping[str, Any]) -> Offsets:
@@ -239,4 +251,5 @@ def decode(body: Mapping[str, Any]) -> Offsets:
             f"the checkpoint has positions of version {version}, and this Penstock reads version {VERSION}. "
             "Upgrade Penstock to the version that wrote it, or start with a new checkpointLocation."
         )
-    return {shard: Position(at, body["epochs"].get(shard, "")) for shard, at in body["next"].items()}
+    epochs, marks = body["epochs"], body.get("marks", {})
+    return {shard: Position(at, epochs.get(shard, ""), marks.get(shard, "")) for shard, at in body["next"].items()}

@@ -26,6 +26,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from penstock.errors import OptionError
+from penstock.retry import Retry
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
@@ -138,6 +139,10 @@ class Options(BaseModel):
             if name != file and getattr(self, name) is not None and getattr(self, file) is not None:
                 raise ValueError(f"set '{alias(name)}' or '{alias(file)}', not both")
         return self
+
+    def retry(self, what: str) -> Retry:
+        """How often `what` may be tried again after a lost connection: never, unless the options say so."""
+        return Retry(what, attempts=0)
 
     def reveal(self, name: str) -> str | None:
         """The value of an option, secret or not, from the option itself or from the file it names, read now."""

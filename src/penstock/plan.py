@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from penstock.contract import ReadOptions, Source
+from penstock.contract import Marking, ReadOptions, Source
 from penstock.errors import DataLossError, OptionError
 from penstock.offsets import (
     Bound,
     Bounds,
+    Loss,
     Offsets,
     Position,
     Range,
@@ -28,11 +29,13 @@ from penstock.offsets import (
 )
 
 log = logging.getLogger("penstock")
+T = TypeVar("T")
 
 # Spark asks for the head every 12 ms while idle. Looking is a request to the server for each shard:
-# at most 20 a second, and never more than a twentieth of the time.
+# at most 20 a second, and a twentieth of the time, but at least every two seconds, or new records would wait.
 LOOK_EVERY = 0.05
 LOOK_SHARE = 20
+LOOK_AT_LEAST = 2.0
 
 # A source may pay for each position that it counts from: beyond so many cuts, those between lie evenly.
 EXACT_CUTS = 64
@@ -53,15 +56,24 @@ class Planner:
         self._counted: tuple[Bounds, Offsets, int] | None = None
         self._waiting: float | None = None
         self._warned: set[tuple[str, int]] = set()
+        self._compared: tuple[Bounds, Offsets, list[str]] | None = None
 
     def look(self, now: bool = False) -> Bounds:
         """What the source holds as it is `now`, or a moment ago: up to 20 times as long as looking took."""
-        asked = self.clock()
-        if now or asked >= self._look_at:
-            self._bounds = self.source.bounds()
-            took = self.clock() - asked
-            self._look_at = asked + took + max(LOOK_EVERY, took * LOOK_SHARE)
+        if now or self.clock() >= self._look_at:
+            self._bounds = self._ask(self._look)
         return self._bounds
+
+    def _look(self) -> Bounds:
+        asked = self.clock()  # after any wait for a server that was away: that says nothing about what looking costs
+        bounds = self.source.bounds()
+        took = self.clock() - asked
+        self._look_at = asked + took + min(LOOK_AT_LEAST, max(LOOK_EVERY, took * LOOK_SHARE))
+        return bounds
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The source's answer, asked for again while its servers are away and the options allow it."""
+        return self.options.retry("planning").run(question)
 
     def freeze(self) -> None:
         """From now on the head stands still: AvailableNow reads what is there at its start."""
@@ -70,14 +82,14 @@ class Planner:
     def initial(self) -> dict[str, Any]:
         """Where a new query starts. The same answer each time: Spark asks twice and would skip what came between."""
         if self._initial is None:
-            self._initial = self._start(self.look(now=True))
+            self._initial = self._marked(self._start(self.look(now=True)))
         return encode(self._initial, fresh=True)
 
     def next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself where there is nothing to do."""
         at, bounds = decode(start), self.look()
         if at != self._shown:
-            self.source.progress(at)
+            self._ask(lambda: self.source.progress(at))
             self._shown = at
         if start.get("fresh"):
             # An empty first batch writes the start into Spark's log: Spark keeps it nowhere else, and a
@@ -94,7 +106,7 @@ class Planner:
         moved = {s: p.next for s, p in sorted(settled.items()) if p.next != at[s].next or _new_life(at[s], p)}
         if moved:
             extra["begins"] = moved
-        return dict(start) if end == at else encode(end, **extra)
+        return dict(start) if end == at else encode(self._marked(end), **extra)
 
     def head(self) -> dict[str, Any]:
         """The end of all there is, for lag."""
@@ -119,7 +131,7 @@ class Planner:
     def _start(self, bounds: Bounds) -> Offsets:
         at = self.options.starting_timestamp
         if at is not None:
-            return {s: Position(min(self.source.find(s, at), b.next), b.epoch) for s, b in bounds.items()}
+            return {s: Position(min(self.find(s, at), b.next), b.epoch) for s, b in bounds.items()}
         start = self.options.starting_offsets or self.default_start
         if isinstance(start, dict):
             _check_named(start, bounds, "startingOffsets")
@@ -130,21 +142,53 @@ class Planner:
         at, end = self.options.ending_timestamp, self.options.ending_offsets
         stops: Mapping[str, int] = {}
         if at is not None:
-            stops = {shard: self.source.find(shard, at) for shard in bounds}
+            stops = {shard: self.find(shard, at) for shard in bounds}
         elif isinstance(end, dict):
             _check_named(end, bounds, "endingOffsets")
             stops = end
         return {s: b._replace(next=min(b.next, stops.get(s, b.next))) for s, b in bounds.items()}
 
+    def find(self, shard: str, timestamp: int) -> int:
+        """The position of the first record not older than a moment."""
+        return self._ask(lambda: self.source.find(shard, timestamp))
+
+    def _marked(self, at: Offsets) -> Offsets:
+        """The positions with their marks, where the source has any."""
+        bare = {shard: position for shard, position in at.items() if not position.mark}
+        source = self.source
+        if not isinstance(source, Marking) or not bare:
+            return at
+        marks = self._ask(lambda: source.marks(bare))
+        return at | {shard: position._replace(mark=marks.get(shard, "")) for shard, position in bare.items()}
+
+    def _renumbered(self, at: Offsets, bounds: Bounds) -> list[str]:
+        """The shards with new records where the one before the position is no longer the one that was read."""
+        source = self.source
+        marked = {
+            shard: position
+            for shard, position in at.items()
+            if position.mark and shard in bounds and bounds[shard].first < position.next < bounds[shard].next
+        }
+        if not isinstance(source, Marking) or not marked:
+            return []
+        if self._compared is None or self._compared[0] is not bounds or self._compared[1] != at:
+            now = self._ask(lambda: source.marks(marked))
+            changed = [shard for shard in sorted(marked) if now.get(shard, marked[shard].mark) != marked[shard].mark]
+            self._compared = (bounds, at, changed)
+        return self._compared[2]
+
     def _settle(self, at: Offsets, bounds: Bounds) -> Offsets:
         losses = lost(at, bounds)
+        recreated = {loss.shard for loss in losses}
+        renumbered = [shard for shard in self._renumbered(at, bounds) if shard not in recreated]
+        losses += [Loss(shard, at[shard].next, bounds[shard], "renumbered") for shard in renumbered]
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(f"stream {losses[0]}. {losses[0].remedy}")
         for loss in losses:
             if (loss.shard, loss.at) not in self._warned:
                 self._warned.add((loss.shard, loss.at))
                 log.warning("failOnDataLoss=false, going on: stream %s", loss)
-        return settle(at, bounds)
+        return settle(at, bounds, renumbered)
 
     def _hold(self, at: Offsets, bounds: Bounds) -> bool:
         wanted = self.options.min_records_per_trigger
@@ -164,8 +208,11 @@ class Planner:
         return True
 
     def _rows(self, span: Range) -> int:
-        counted = self.source.count(span.shard, [span.start, span.end]) if len(span) else None
+        counted = self._counts(span.shard, [span.start, span.end]) if len(span) else None
         return counted[0] - counted[1] if counted else len(span)
+
+    def _counts(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
+        return self._ask(lambda: self.source.count(shard, positions))
 
     def _plan(
         self, start: Offsets, bounds: Bounds, max_rows: int | None, max_bytes: int | None = None, counting: bool = True
@@ -177,7 +224,7 @@ class Planner:
         most, at_least = self.options.max_records_per_partition, self.options.min_partitions or 1
         ahead = sum(map(len, spans.values()))
         counting = counting and (ahead > most or at_least > 1 or (limit is not None and ahead > limit))
-        counted = {s: self.source.count(s, [span.start, span.end]) if counting else None for s, span in spans.items()}
+        counted = {s: self._counts(s, [span.start, span.end]) if counting else None for s, span in spans.items()}
         rows = {s: c[0] - c[1] if (c := counted[s]) else len(span) for s, span in spans.items()}
         counters = {s: partial(self._count, s) for s in sorted(spans) if counted[s]}
         try:
@@ -198,7 +245,7 @@ class Planner:
         return end, {"perTask": per_task, **({"cuts": cuts} if cuts else {})}
 
     def _count(self, shard: str, positions: Sequence[int]) -> Sequence[int]:
-        counted = self.source.count(shard, positions)
+        counted = self._counts(shard, positions)
         if counted is None:
             raise _UncountableError
         return counted

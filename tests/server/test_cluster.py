@@ -183,7 +183,7 @@ def lagging(admin: Admin, nats: NatsServer, stream: str, monkeypatch: pytest.Mon
     """Makes a source on a stream of 100 messages, whose replica lacks those from `first_missing` on, `times` times."""
     admin.create(stream)
     admin.numbers(stream, 100)
-    monkeypatch.setattr("penstock.connectors.jetstream.source.pause", lambda attempt: None)
+    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.001)
     with contextlib.ExitStack() as stack:
 
         def make(first_missing: int, times: int, **options: Any) -> tuple[Any, Range]:

@@ -15,6 +15,7 @@ from penstock.connectors.s2 import S2Streams
 from penstock.connectors.s2.lite import S2Lite
 from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.offsets import Range
+from penstock.plan import Planner
 from s2_harness import Cloud, S2Admin, lite
 
 _names = itertools.count(1)
@@ -210,11 +211,11 @@ def test_a_server_that_is_down_is_said_at_once_and_one_that_comes_back_is_waited
         server.kill()
         with pytest.raises(ConnectError, match=f"127.0.0.1:{server.port}"):
             source(server, streams=name).bounds()
-        opened.options = opened.options.model_copy(update={"max_retries": 2})
-        with pytest.raises(ConnectError, match="looking at the streams failed 3 times in a row"):
-            opened.bounds()
+        plan = Planner(opened, opened.options.model_copy(update={"max_retries": 2}), "earliest")
+        with pytest.raises(ConnectError, match="planning failed 3 times"):
+            plan.look()
         server.start()
-        assert opened.bounds()[name] == bound
+        assert plan.look()[name] == bound
         assert len(list(opened.read(Range(name, 0, 10, bound.epoch)))) == 1
 
 

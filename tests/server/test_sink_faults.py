@@ -13,7 +13,8 @@ from harness import Admin, server
 from penstock.connectors.nats.client import Connection
 from penstock.contract import Origin
 from penstock.embedded import NatsServer
-from penstock.errors import OptionError
+from penstock.errors import Disconnected, OptionError
+from penstock.retry import Retry
 
 COUNT = 5000
 # The ways to publish, and one whose window is so short that lost acks mean reading back.
@@ -30,7 +31,7 @@ CAME = [30, 500, 800, 1_200, 1_500, 2_000, 2_500, 3_500, 6_000, 50_003, 150_001,
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.connectors.jetstream.sink.pause", lambda attempt: None)
+    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.001)
 
 
 @all_ways
@@ -69,10 +70,10 @@ def test_acks_that_come_too_late_cost_no_row(
     admin.create(stream, **WAYS[way])
     with Proxy(nats.port) as proxy:
 
-        def well_again(attempt: int) -> None:
+        def well_again(self: Retry, error: Disconnected) -> None:
             proxy.delay = 0.0
 
-        monkeypatch.setattr("penstock.connectors.jetstream.sink.pause", well_again)
+        monkeypatch.setattr(Retry, "after", well_again)
 
         def given() -> Iterator[Any]:
             for i, each in enumerate(batches(COUNT)):

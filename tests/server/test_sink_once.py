@@ -39,7 +39,7 @@ def pass_the_window() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.connectors.jetstream.sink.pause", lambda attempt: time.sleep(0.01))
+    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.01)
 
 
 @all_modes

@@ -14,7 +14,7 @@ import penstock
 
 SRC = Path(penstock.__file__).parents[1]
 CORE = [
-    "errors", "options", "offsets", "record", "contract", "plan", "templates", "held", "columns", "pool", "patience",
+    "errors", "options", "offsets", "record", "contract", "plan", "templates", "held", "columns", "pool", "retry",
     "ahead", "jsontext", "ddl", "cargo",
 ]  # fmt: skip
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.contract import ReadOptions
-from penstock.errors import DataLossError, OptionError
+from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError
 from penstock.offsets import Bound, Bounds, Offsets, Position, Range, decode, encode
-from penstock.plan import EXACT_CUTS, Planner, _cuts
+from penstock.plan import EXACT_CUTS, LOOK_AT_LEAST, Planner, _cuts
+from penstock.retry import Retry
 
 Json = dict[str, Any]
 POLL = 0.012  # how often an idle query asks
@@ -56,8 +57,17 @@ class FakeSource:
     told: list[Offsets] = field(default_factory=list)
     silent: bool = False
 
+    outage: float = 0.0
+
+    def check(self) -> None:
+        raise AssertionError("a planner only asks")
+
     def bounds(self) -> Bounds:
         assert not self.silent, "asked for the bounds"
+        if self.outage:
+            self.clock.now += self.outage
+            self.outage = 0.0
+            raise Disconnected("the server is away")
         self.looks += 1
         self.clock.now += self.cost
         return {n: Bound(s.first, s.next, s.epoch, s.row_bytes, s.transient) for n, s in self.shards.items()}
@@ -85,6 +95,24 @@ class FakeSource:
 
     def close(self) -> None:
         raise AssertionError("a planner closes nothing")
+
+
+@dataclass
+class MarkingSource(FakeSource):
+    """One whose positions may come to mean other records; `written` counts the lives of its shards."""
+
+    written: dict[str, str] = field(default_factory=dict)
+    asked: int = 0
+
+    def marks(self, at: Offsets) -> dict[str, str]:
+        self.asked += 1
+        held = {s: p.next for s, p in at.items() if self.shards[s].first < p.next <= self.shards[s].next}
+        return {s: f"{self.written.get(s, 'a')}{number - 1}" for s, number in held.items()}
+
+
+class PatientOptions(ReadOptions):
+    def retry(self, what: str) -> Retry:
+        return Retry(what, attempts=3, delay=0.001)
 
 
 def planner(source: FakeSource, default_start: str = "earliest", **given_options: str) -> Planner:
@@ -810,3 +838,94 @@ def test_the_end_of_a_batch_is_an_offset_like_any_other() -> None:
     end = step(plan, source, begin(plan))
     assert {key: end[key] for key in ("epochs", "next", "version")} == encode({"s": Position(10, "life-1")})
     assert list(end) == sorted(end)
+
+
+# Servers that are away, and numbers that begin anew
+
+
+def test_the_wait_for_a_server_does_not_keep_new_records_waiting() -> None:
+    source = FakeSource({"A": Shard(11)})
+    plan = Planner(source, PatientOptions.parse("test", {}), "earliest", source.clock)
+    start = begin(plan)
+    start = step(plan, source, start)
+    source.clock.now += 60
+    source.outage = 50.0
+    assert same_text(plan.next(start, None), start)
+    source.shards["A"].next = 21
+    source.clock.now += 0.06
+    assert decode(plan.next(start, None))["A"].next == 21
+    assert decode(plan.head())["A"].next == 21
+
+
+def test_a_slow_look_never_keeps_the_next_one_waiting_for_long() -> None:
+    source = FakeSource({"A": Shard(11)}, cost=6.0)
+    plan = planner(source)
+    start = step(plan, source, begin(plan))
+    source.shards["A"].next = 21
+    source.clock.now += LOOK_AT_LEAST
+    assert decode(plan.next(start, None))["A"].next == 21
+
+
+def test_without_retries_a_lost_server_is_told_at_once() -> None:
+    source = FakeSource({"A": Shard(11)}, outage=1.0)
+    with pytest.raises(ConnectError, match="planning failed once: the server is away"):
+        planner(source).initial()
+
+
+def test_each_position_has_the_mark_of_the_record_before_it() -> None:
+    source = MarkingSource({"A": Shard(11), "B": Shard(1)})
+    plan = planner(source)
+    end = step(plan, source, begin(plan))
+    assert decode(end) == {"A": Position(11, "life-1", "a10"), "B": Position(1, "life-1")}
+    assert same_text(step(plan, source, end), end)
+
+
+def test_numbers_that_begin_anew_are_loss() -> None:
+    source = MarkingSource({"A": Shard(11)})
+    plan = planner(source)
+    end = step(plan, source, begin(plan))
+    source.written["A"], source.shards["A"].next = "b", 51
+    source.clock.now += 60
+    with pytest.raises(DataLossError, match=r"'A' counts anew \(now 1 to 50\): its record 10 is not the one"):
+        plan.next(end, None)
+
+
+def test_numbers_that_begin_anew_are_read_from_the_first_where_loss_is_allowed() -> None:
+    source = MarkingSource({"A": Shard(11)})
+    plan = planner(source, failOnDataLoss="false")
+    start = step(plan, source, begin(plan))
+    source.written["A"], source.shards["A"].next = "b", 51
+    end = step(plan, source, start)
+    assert spans(plan.tasks(start, end)) == [("A", 1, 51)]
+    assert decode(end)["A"].mark == "b50"
+    source.shards["A"].next = 61
+    after = step(plan, source, end)
+    assert spans(plan.tasks(end, after)) == [("A", 51, 61)]
+
+
+def test_a_record_that_was_trimmed_cannot_be_compared() -> None:
+    source = MarkingSource({"A": Shard(11)})
+    plan = planner(source)
+    start = step(plan, source, begin(plan))
+    source.shards["A"] = Shard(21, first=11)
+    end = step(plan, source, start)
+    assert spans(plan.tasks(start, end)) == [("A", 11, 21)]
+
+
+def test_marks_are_compared_once_a_look() -> None:
+    source = MarkingSource({"A": Shard(11)})
+    plan = planner(source, minRecordsPerTrigger="100")
+    start = begin(plan)
+    source.clock.now += 60
+    source.shards["A"].next = 21
+    source.clock.now += 0.06
+    source.asked = 0
+    for _ in range(3):
+        plan.next(start, None)
+    assert source.asked <= 1
+
+
+def test_a_checkpoint_without_marks_goes_on() -> None:
+    source = MarkingSource({"A": Shard(11)})
+    end = step(planner(source), source, encode({"A": Position(5, "life-1")}))
+    assert decode(end)["A"] == Position(11, "life-1", "a10")

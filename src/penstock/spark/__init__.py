@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from penstock.contract import Predicate, ReadOptions, Sink, Source
 from penstock.errors import OptionError
 from penstock.options import Options, alias
+from penstock.retry import at_once
 from penstock.spark.reading import BatchReader, PushingReader, StreamReader
 from penstock.spark.tables import given_to_create, recall, remember
 from penstock.spark.writing import BatchWriter, StreamWriter
@@ -88,7 +89,7 @@ class Connector(spark.DataSource):
         options = self._parse(self.options_type, given, ignore=tuple(map(alias, other)))
         source = self.open_source(options)
         try:
-            source.bounds()
+            at_once(source.check)
         finally:
             source.close()
         schema: StructType = from_arrow_schema(self.columns(options))
@@ -120,7 +121,9 @@ class Connector(spark.DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A writer for `df.write`, with an identity of its own: only retries inside this write are known again."""
-        return BatchWriter(type(self), *self._writing(schema, overwrite), query=str(uuid.uuid4()))
+        made = BatchWriter(type(self), *self._writing(schema, overwrite), query=str(uuid.uuid4()))
+        made.check()
+        return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """A writer for `df.writeStream`."""

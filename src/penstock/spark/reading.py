@@ -148,9 +148,9 @@ class BatchReader(_Reading, spark.DataSourceReader):
                     high = min(high, max(values) + (test != "<"))
             elif column == "timestamp" and test != "in":
                 if test in ("=", ">", ">="):
-                    low = max(low, self.planner.source.find(shard, _micros(value) - CLOCK_SLACK))
+                    low = max(low, self.planner.find(shard, _micros(value) - CLOCK_SLACK))
                 if test in ("=", "<", "<="):
-                    high = min(high, self.planner.source.find(shard, _micros(value) + CLOCK_SLACK))
+                    high = min(high, self.planner.find(shard, _micros(value) + CLOCK_SLACK))
         return low, high
 
 

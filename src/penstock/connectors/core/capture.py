@@ -25,6 +25,10 @@ class CapturedSource:
         self.options, self.columns = options, columns
         self._source: JetStreamSource | None = None
 
+    def check(self) -> None:
+        """Refuse what cannot be captured."""
+        self.bounds()
+
     def bounds(self) -> Bounds:
         """Both ends of every stream."""
         return self._found().bounds()

@@ -47,6 +47,10 @@ class CoreSink:
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
         """Nothing to do."""
 
+    def check(self) -> None:
+        """Reach the server."""
+        keep(connect(self.options))
+
     def close(self) -> None:
         """Give the connection back."""
         if self._connection is not None:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from penstock.columns import segments, text
 from penstock.connectors.core.options import CoreOptions
 from penstock.connectors.nats import headers, wire
-from penstock.connectors.nats.client import OWN, Connection, pause
-from penstock.errors import Disconnected, PenstockError
+from penstock.connectors.nats.client import OWN, Connection
+from penstock.connectors.nats.pool import connect, keep
+from penstock.errors import Disconnected
 from penstock.held import Held
 from penstock.offsets import Bound, Bounds, Offsets, Range
 from penstock.record import TIMESTAMP
@@ -31,14 +32,20 @@ class CoreSource:
         self.options, self.columns = options, columns
         self.held = Held(options.max_buffer_bytes)
         self._connection: Connection | None = None
-        self._failed: PenstockError | None = None
+        self._failed: Exception | None = None
         self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def check(self) -> None:
+        """Reach the server, without listening: a message that came in a queue group now would be lost."""
+        keep(connect(self.options))
 
     def bounds(self) -> Bounds:
         """What is held, and what comes next; starts to listen."""
-        if self._connection is None:
+        if self._thread is None:
             self._connection = self._listen()
-            threading.Thread(target=self._receive, name="penstock-nats", daemon=True).start()
+            self._thread = threading.Thread(target=self._receive, name="penstock-nats", daemon=True)
+            self._thread.start()
         if self._failed is not None:
             raise self._failed
         return {SHARD: Bound(self.held.first, self.held.next, row_bytes=self.held.row_bytes, transient=True)}
@@ -84,34 +91,20 @@ class CoreSource:
 
     def _receive(self) -> None:
         """The thread: everything that arrives, until the source is closed."""
-        attempt = 0
-        while not self._closed:
-            try:
-                assert self._connection is not None
-                self._add(self._connection.listen())
-                attempt = 0
-            except Disconnected as error:
-                attempt += 1
-                if self._closed:
-                    return
-                log.warning("%s; listening again, but what is published until then is not received", error)
-                self._again(attempt)
-            except PenstockError as error:
-                self._failed = error
-                return
-
-    def _again(self, attempt: int) -> None:
-        deadline = time.monotonic() + self.options.reconnect_timeout
-        while not self._closed:
-            pause(attempt)
-            try:
-                self._connection = self._listen()
-                return
-            except PenstockError as error:
-                attempt += 1
-                if not isinstance(error, Disconnected) or time.monotonic() > deadline:
-                    self._failed = error
-                    return
+        retry = self.options.retry("listening (what is published until then is not received)")
+        try:
+            while not self._closed:
+                try:
+                    if self._connection is None:
+                        self._connection = self._listen()
+                        retry.progress()
+                    self._add(self._connection.listen())
+                except Disconnected as error:
+                    self._connection = None
+                    if not self._closed:
+                        retry.after(error)
+        except Exception as error:  # whatever it is, the query must not go on without a listener
+            self._failed = error
 
     def _add(self, scan: wire.Scan) -> None:
         if scan.messages is None:

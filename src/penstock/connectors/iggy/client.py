@@ -44,6 +44,10 @@ class Client:
         self.options = options
         self._key: Any = None  # found when first needed: secrets may be in files
 
+    def reach(self) -> None:
+        """Connect, unless this process is."""
+        self._open()
+
     def topic(self, stream: str, topic: str) -> list[PartitionInfo] | None:
         """The partitions of a topic; None where it is not there."""
         found = self._call(lambda client: client.get_topic(stream, topic))

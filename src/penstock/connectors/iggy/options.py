@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from penstock.contract import ReadOptions, WriteOptions
 from penstock.options import Bytes, Count, Csv, Options, Seconds, option
+from penstock.retry import Retry
 
 # The server's own limits.
 MOST_PAYLOAD, MOST_REQUEST, MOST_HEADER = 64_000_000, 60 << 20, 255
@@ -55,6 +56,10 @@ class IggyOptions(Options):
         10, doc="How often a lost connection is tried again without any progress in between."
     )
     retry_delay: Seconds = option(0.1, doc="The wait before the first retry; it doubles up to two seconds.")
+
+    def retry(self, what: str) -> Retry:
+        """As often as `maxRetries` says."""
+        return Retry(what, attempts=self.max_retries, delay=self.retry_delay)
 
     @model_validator(mode="after")
     def _is_an_address(self) -> Self:

@@ -7,8 +7,8 @@ import logging
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,8 @@ from penstock.connectors.iggy.rows import Rows
 from penstock.connectors.iggy.wire import Messages, Where, Words
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
-from penstock.patience import Patience
 
 log = logging.getLogger("penstock")
-T = TypeVar("T")
 # So many messages are looked through at once.
 BLOCK = 5000
 # The first rows of a query come in this batch or before: a source of ours begins with an empty one.
@@ -63,6 +61,10 @@ class IggySink:
                 receipt = self._send(cargo.unpack(receipt.cargo), receipt.origin, seen)
             if receipt.rows:
                 log.info("%s", receipt)
+
+    def check(self) -> None:
+        """Reach the server."""
+        Client(self.options).reach()
 
     def close(self) -> None:
         """The client stays with the process."""
@@ -165,12 +167,12 @@ class _Task:
         self.count = 0
         self.there: tuple[Ints, Ints] = (np.empty(0, np.int64), np.empty(0, np.int64))
         self.sending: tuple[Sending, Where, Rows, Ints] | None = None
-        self.patience = Patience(f"writing {origin}", options.max_retries, options.retry_delay)
+        self.retry = options.retry(f"writing {origin}")
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Send the rows that are not there."""
         if not self.count:
-            self._patiently(self._begin)
+            self.retry.run(self._begin)
         ready = rows.made(self.options, self.origin, batch, self.rows, self.count)
         if ready.ids is not None and self.once:
             raise OptionError(
@@ -232,11 +234,7 @@ class _Task:
             self.sending = (self._send(where, messages), where, ready, some)
 
     def _send(self, where: Where, messages: list[Any]) -> Sending:
-        while True:
-            try:
-                return self.client.send(where, messages)
-            except Disconnected as error:
-                self.patience.after(error)
+        return self.retry.run(lambda: self.client.send(where, messages))
 
     def _answer(self) -> None:
         """Wait for what is on its way. What was not answered is looked for, and sent again if it is not there."""
@@ -246,15 +244,15 @@ class _Task:
             try:
                 first = sending.wait()
             except Disconnected as error:
-                self.patience.after(error)
+                self.retry.after(error)
                 if self.once:
                     time.sleep(self.options.settle_time)
-                    self._patiently(lambda partition=where.partition: self._look_again(partition))  # type: ignore[misc]
+                    self.retry.run(lambda partition=where.partition: self._look_again(partition))  # type: ignore[misc]
                 left = self._missing(ready, some)
                 if len(left):
                     self.sending = (self._send(where, self._messages(ready, left)), where, ready, left)
                 continue
-            self.patience.progress()
+            self.retry.progress()
             if first is not None:
                 low, high = self.spans.get(str(where), (first, first))
                 self.spans[str(where)] = (min(low, first), max(high, first + len(some) - 1))
@@ -295,13 +293,6 @@ class _Task:
             return [SendMessage(value, None, number) for value, number in zip(values, ids, strict=True)]
         sent = [_sdk_headers(ready.headers[i]) for i in some.tolist()]
         return [SendMessage(v, h, number) for v, h, number in zip(values, sent, ids, strict=True)]
-
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        while True:
-            try:
-                return ask()
-            except Disconnected as error:
-                self.patience.after(error)
 
 
 def _range(client: Client, where: Where, low: int, high: int) -> Messages:

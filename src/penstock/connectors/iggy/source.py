@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,11 +13,9 @@ from penstock.connectors.iggy.options import IggySourceOptions
 from penstock.connectors.iggy.wire import Messages, Where
 from penstock.errors import DataLossError, Disconnected, OptionError, PenstockError, nearest
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Range
-from penstock.patience import Patience
 from penstock.record import TIMESTAMP
 
 log = logging.getLogger("penstock")
-T = TypeVar("T")
 
 
 class IggySource:
@@ -32,14 +30,18 @@ class IggySource:
         self._known: set[str] = set()
         self._warned = False
 
+    def check(self) -> None:
+        """Refuse topics that are not there."""
+        self.bounds()
+
     def bounds(self) -> Bounds:
         """Both ends of every partition. Where they begin is looked up now and then, and checked by whoever reads."""
-        return self._patiently("looking at the topics", self._bounds)
+        return self._bounds()
 
     def find(self, shard: str, timestamp: int) -> int:
         """The first message that the server stored not earlier than a moment."""
         where = Where.of(shard)
-        found = self._patiently(f"reading '{shard}'", lambda: self._client.poll(where, wire.TIME, max(0, timestamp), 1))
+        found = self._client.poll(where, wire.TIME, max(0, timestamp), 1)
         return int(found.offset[0]) if len(found) else self._next.get(shard, 0)
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
@@ -49,7 +51,7 @@ class IggySource:
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of a range. Gaps are legal; what lies before the first message that is left was deleted."""
         where, at = Where.of(span.shard), span.start
-        patience = Patience(f"reading '{span.shard}'", self.options.max_retries, self.options.retry_delay)
+        retry = self.options.retry(f"reading '{span.shard}'")
         while at < span.end:
             try:
                 if at == span.start and not self._is_there(where, span):
@@ -60,9 +62,9 @@ class IggySource:
                         return
                     self._check(where, span, at)
             except Disconnected as error:
-                patience.after(error)
+                retry.after(error)
                 continue
-            patience.progress()
+            retry.progress()
             rows = found.before(span.end)
             if len(rows):
                 yield self._rows(where, rows)
@@ -127,16 +129,6 @@ class IggySource:
         if stream not in streams:
             return OptionError(f"there is no stream '{stream}'. {nearest(stream, streams)}")
         return OptionError(f"stream '{stream}' has no topic '{topic}'. {nearest(topic, self._client.names(stream))}")
-
-    def _patiently(self, what: str, ask: Callable[[], T]) -> T:
-        patience = Patience(what, self.options.max_retries, self.options.retry_delay)
-        while True:
-            try:
-                return ask()
-            except Disconnected as error:
-                if not self._known:
-                    raise  # at .load() the user is waiting: say it at once
-                patience.after(error)
 
     def _is_there(self, where: Where, span: Range) -> bool:
         """Whether the partition is the one that was planned for. What is wrong with it is an error, or logged."""

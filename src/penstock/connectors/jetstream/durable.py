@@ -18,12 +18,13 @@ from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import wire
-from penstock.connectors.nats.client import Connection, pause
+from penstock.connectors.nats.client import Connection
 from penstock.connectors.nats.frames import frames
 from penstock.connectors.nats.pool import connect, keep
 from penstock.errors import Disconnected, OptionError, PenstockError
 from penstock.held import Held
 from penstock.offsets import Bound, Bounds, Offsets, Range
+from penstock.retry import Retry
 
 log = logging.getLogger("penstock")
 
@@ -42,14 +43,14 @@ class DurableSource:
         self.stream, self.consumer = options.stream[0], options.consumer
         self.held = Held(options.max_buffer_bytes)
         self._thread: threading.Thread | None = None
-        self._failed: PenstockError | None = None
+        self._failed: Exception | None = None
         self._closed = False
         self._ack_wait = 30.0
 
     def bounds(self) -> Bounds:
         """What is held, and what comes next; starts to pull."""
         if self._thread is None:
-            self._check()
+            self.check()
             self._thread = threading.Thread(target=self._work, name="penstock-durable", daemon=True)
             self._thread.start()
         if self._failed is not None:
@@ -100,8 +101,8 @@ class DurableSource:
         """Stop pulling."""
         self._closed = True
 
-    def _check(self) -> None:
-        """Refuse a consumer that is not what the options say."""
+    def check(self) -> None:
+        """Refuse a consumer that is not what the options say. Takes no message."""
         connection = connect(self.options)
         calls = Calls(connection, self.options)
         calls.stream(self.stream)
@@ -124,25 +125,17 @@ class DurableSource:
 
     def _work(self) -> None:
         """The thread."""
-        attempt, deadline = 0, 0.0
-        while not self._closed:
-            try:
-                self._pull()
-            except Disconnected as error:
-                deadline = deadline if attempt else time.monotonic() + self.options.reconnect_timeout
-                attempt += 1
-                if time.monotonic() > deadline:
-                    self._failed = error
-                    return
-                log.warning("%s; pulling from '%s' again", error, self.consumer)
-                pause(attempt)
-            except PenstockError as error:
-                self._failed = error
-                return
-            else:
-                attempt = 0
+        retry = self.options.retry(f"pulling from '{self.consumer}'")
+        try:
+            while not self._closed:
+                try:
+                    self._pull(retry)
+                except Disconnected as error:
+                    retry.after(error)
+        except Exception as error:  # whatever it is, the query must not go on without anybody who pulls
+            self._failed = error
 
-    def _pull(self) -> None:
+    def _pull(self, retry: Retry) -> None:
         """One connection's life: a pull after the other, until it breaks or the source is closed."""
         connection = connect(self.options)
         calls = Calls(connection, self.options)
@@ -170,6 +163,7 @@ class DurableSource:
                     if frame.subject == f"{inbox}.{pulls}".encode():
                         engines.pull_ended(frame, PULL)  # raises where the consumer is gone
                         ended = True
+                        retry.progress()
         connection.close()
 
     def _still_at_work(self, connection: Connection) -> None:

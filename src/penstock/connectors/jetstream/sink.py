@@ -1,7 +1,6 @@
 """Rows into JetStream streams, each exactly once. What may be published when is guard.py's, how is publish.py's."""
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -17,16 +16,12 @@ from penstock.connectors.jetstream.ledger import Ledger
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets, nobody
-from penstock.connectors.nats.client import pause
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
 
 log = logging.getLogger("penstock")
 
-# A task goes on by itself after a lost connection: at least this often without a single ack, and for as long as
-# reconnectTimeout says; then Spark retries it.
-ATTEMPTS = 3
 # A batch is sent whole, whatever the clock says meanwhile: the window of its stream must be far longer than that.
 LEAST_WINDOW = 10.0
 # The way out that only this sink has.
@@ -73,6 +68,10 @@ class JetStreamSink:
             ledger.forget(query)
         else:
             ledger.done(query, batch, {receipt.origin.partition: receipt.rows for receipt in wrote})
+
+    def check(self) -> None:
+        """Reach the server."""
+        self.open()
 
     @property
     def has_ledger(self) -> bool:
@@ -121,21 +120,16 @@ class _Task:
         """Store a chunk, over new connections if need be."""
         self.rows += len(chunk)
         self.size += int(lengths(chunk.value).sum())
-        failures, one_by_one, deadline = 0, False, 0.0
+        one_by_one, retry = False, self.options.retry(f"writing {self.origin}")
         while len(chunk):
             try:
                 self._store(chunk, one_by_one)
                 one_by_one = True  # whatever a batch did not take, the server says why row by row
             except Disconnected as error:
-                if not failures or chunk.stored.any():
-                    failures, deadline = 0, time.monotonic() + self.options.reconnect_timeout
-                failures += 1
+                if chunk.stored.any():
+                    retry.progress()
                 self._lost()
-                if failures >= ATTEMPTS and time.monotonic() > deadline:
-                    why = f"writing {self.origin} failed {failures} times without an ack: {error}"
-                    raise ConnectError(why) from None
-                log.warning("%s; writing %s goes on", error, self.origin)
-                pause(failures)
+                retry.after(error)
             chunk = chunk.rest()
 
     def receipt(self) -> Receipt:

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from penstock.connectors.jetstream.admission import admit, filters_for
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.upkeep import Upkeep
-from penstock.connectors.nats.client import Denied, pause
+from penstock.connectors.nats.client import Denied
 from penstock.connectors.nats.pool import connect, keep
 from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError, PenstockError
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Position, Range, lost
@@ -29,7 +28,7 @@ T = TypeVar("T")
 
 # DIRECT.GET saves making a consumer; a consumer has the smaller frames. They break even near here.
 SMALL = 500
-# A task goes on by itself after a lost connection, this often without a single row; then Spark retries it.
+# A new leader may not know of its last messages for a moment: this often it is asked again before that is a loss.
 ATTEMPTS = 5
 
 
@@ -46,20 +45,23 @@ class JetStreamSource:
         self._upkeep = Upkeep(options)
         self._warned = False
 
+    def check(self) -> None:
+        """Refuse what is not there or cannot be read."""
+        self.bounds()
+
     def bounds(self) -> Bounds:
         """Both ends of every stream. A stream that existed before and is gone now is left out."""
         for attempt in range(1, ATTEMPTS + 1):
-            before, found = dict(self._seen), self._patiently(self._bounds)
+            before, found = dict(self._seen), self._ask(self._bounds)
             if attempt == ATTEMPTS or not any(_went_back(before[n], self._seen[n]) for n in found if n in before):
                 break
-            # A new leader may not know of its last messages for a moment: look again before calling it a loss.
             self._seen = before
-            pause(attempt)
+            time.sleep(0.1 * 2**attempt)
         return found
 
     def find(self, shard: str, timestamp: int) -> int:
         """By bisection over the leader's messages: it needs nothing but the permission to read one."""
-        return self._patiently(lambda calls: self._find(calls, shard, timestamp))
+        return self._ask(lambda calls: self._find(calls, shard, timestamp))
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
         """Counts the messages that match, where filters or deletions make numbers misleading; the engine counts."""
@@ -67,11 +69,12 @@ class JetStreamSource:
         filters = filters_for(info, self.options.subjects)
         if not filters and 2 * info.messages > info.last - info.first:
             return None
-        return self._patiently(lambda calls: self._count(calls, info, filters, positions))
+        return self._ask(lambda calls: self._count(calls, info, filters, positions))
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of `span`. After a lost connection it goes on behind the last row it gave."""
         rest, failures = span, 0
+        retry = self.options.retry(f"reading stream '{span.shard}'")
         while len(rest):
             try:
                 calls = self._open()
@@ -86,24 +89,20 @@ class JetStreamSource:
                     if len(rows.sequence):
                         yield engines.as_batch(rows, span.shard, self.columns)
                     rest, failures = replace(rest, start=rows.next), 0
+                    retry.progress()
                 if len(rest):
                     self._checked(self._open(), rest, failures)
                 return
             except Disconnected as error:
                 failures += 1
                 self._drop()
-                if failures >= ATTEMPTS:
-                    raise ConnectError(
-                        f"reading stream '{span.shard}' stopped at {rest.start} of [{span.start}, {span.end}) after "
-                        f"{failures} attempts without a message: {error}"
-                    ) from None
-                log.warning("stream '%s': %s; going on at %d", span.shard, error, rest.start)
-                pause(failures)
+                retry.what = f"reading stream '{span.shard}' at {rest.start} of [{span.start}, {span.end})"
+                retry.after(error)
 
     def progress(self, at: Offsets) -> None:
         """Move the progress consumer; on a stream that keeps messages for it, make sure that it exists."""
         if any(info.retention != "limits" for info in self._seen.values()):
-            self._patiently(lambda calls: self._upkeep.hold(calls, at, self._seen))
+            self._ask(lambda calls: self._upkeep.hold(calls, at, self._seen))
         if self.options.progress_consumer:
             self._housekeep(lambda calls: self._upkeep.follow(calls, at, self._seen))
 
@@ -135,24 +134,13 @@ class JetStreamSource:
             calls.connection.close()
         self._calls = self._second = None
 
-    def _patiently(self, ask: Callable[[Calls], T]) -> T:
-        """The answer of the driver's question, over a new connection if this one broke."""
-        deadline = time.monotonic() + self.options.reconnect_timeout
-        for attempt in count(1):
-            used = False
-            try:
-                calls = self._open()
-                used = calls.connection.used  # it may have died long ago, unnoticed
-                return ask(calls)
-            except Disconnected as error:
-                self._drop()
-                # At .load() the user is waiting: say it at once.
-                if not (self._seen or used) or time.monotonic() > deadline:
-                    raise
-                if attempt == 1:
-                    log.warning("%s; trying again for %gs (reconnectTimeout)", error, self.options.reconnect_timeout)
-                pause(attempt)
-        raise AssertionError("unreachable")
+    def _ask(self, question: Callable[[Calls], T]) -> T:
+        """The answer; where the connection broke, the next question takes a new one."""
+        try:
+            return question(self._open())
+        except Disconnected:
+            self._drop()
+            raise
 
     def _housekeep(self, do: Callable[[Calls], None]) -> None:
         """Never fatal, as no row that is still to be read depends on it; one warning is enough."""

@@ -6,7 +6,6 @@ Knows credentials and time limits; how a socket is made is in dial.py, what the 
 import base64
 import json
 import os
-import random
 import select
 import time
 from collections.abc import Callable, Sequence
@@ -276,8 +275,3 @@ class Connection:
             if options.tls_cert:  # TLS 1.3 refuses a client's certificate only after the handshake
                 raise Disconnected(f"{error}; perhaps it does not accept the certificate in tlsCert") from None
             raise
-
-
-def pause(attempt: int) -> None:
-    """Before another attempt: up to two seconds, unequal so that tasks do not come back all at once."""
-    time.sleep(min(2.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))

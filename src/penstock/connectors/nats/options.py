@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import SecretStr, field_validator, model_validator
 
 from penstock.options import Csv, Options, Seconds, option
+from penstock.retry import Retry
 
 
 class NatsOptions(Options):
@@ -43,6 +44,10 @@ class NatsOptions(Options):
         60.0, doc="How long a running query waits for its servers to come back before it fails."
     )
     connection_name: str = option("penstock", doc="Name of the connection in the server's reports.")
+
+    def retry(self, what: str) -> Retry:
+        """For as long as `reconnectTimeout` says."""
+        return Retry(what, timeout=self.reconnect_timeout)
 
     @field_validator("servers")
     @classmethod

@@ -53,11 +53,6 @@ class Calls:
             self._connection = connect(self.options)
         return self._connection
 
-    @property
-    def used(self) -> bool:
-        """Whether the connection waited for its use, and may have died meanwhile."""
-        return self._connection is not None and self._connection.used
-
     def close(self) -> None:
         """Give the connection back, or throw it away if it broke or has an answer to come."""
         if self._connection is not None:

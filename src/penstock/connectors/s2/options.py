@@ -13,6 +13,7 @@ from penstock import ddl, templates
 from penstock.contract import ReadOptions, WriteOptions
 from penstock.errors import OptionError
 from penstock.options import Bytes, Count, Csv, Options, Seconds, alias, option
+from penstock.retry import Retry
 
 CLOUD_BASIN, CLOUD_ACCOUNT = "https://{basin}.b.s2.dev", "https://a.s2.dev"
 MOST_RECORDS, MOST_BYTES = 1000, 1 << 20  # of a batch, and of a record: the server's own limits
@@ -43,6 +44,10 @@ class S2Options(Options):
         10, doc="How often a lost connection or a busy server is tried again without any progress in between."
     )
     retry_delay: Seconds = option(0.1, doc="The wait before the first retry; it doubles up to two seconds.")
+
+    def retry(self, what: str) -> Retry:
+        """As often as `maxRetries` says."""
+        return Retry(what, attempts=self.max_retries, delay=self.retry_delay)
 
     @model_validator(mode="after")
     def _addresses_and_keys_are_well_formed(self) -> Self:

@@ -13,14 +13,13 @@ import pyarrow.compute as pc
 
 from penstock import cargo
 from penstock.connectors.s2 import chain, rows
-from penstock.connectors.s2.calls import ApiError, Calls
+from penstock.connectors.s2.calls import ApiError, Calls, connect, keep
 from penstock.connectors.s2.chain import Chain, Stamp
 from penstock.connectors.s2.options import S2SinkOptions
 from penstock.connectors.s2.session import Session
 from penstock.connectors.s2.wire import Records
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, PenstockError
-from penstock.patience import Patience
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -61,6 +60,10 @@ class S2Sink:
             if receipt.rows:
                 log.info("%s", receipt)
 
+    def check(self) -> None:
+        """Reach the server."""
+        keep(self.options, connect(self.options))
+
     def close(self) -> None:
         """Every write closes what it opened."""
 
@@ -98,7 +101,7 @@ class _Writer:
         self.stream, self.session = stream, Session(options, stream)
         self.seen: list[Stamp] = []
         self.chain: Chain
-        self.patience = Patience(f"writing to '{stream}'", options.max_retries, options.retry_delay)
+        self.retry = options.retry(f"writing to '{stream}'")
         self.conflicts = 0
 
 
@@ -177,7 +180,7 @@ class _Task:
     def _answer(self, writer: _Writer) -> None:
         batch = writer.session.receive()
         writer.chain.acked(batch)
-        writer.patience.progress()
+        writer.retry.progress()
         writer.conflicts = 0
         first, last = self.spans.get(writer.stream, (batch.at, batch.at))
         self.spans[writer.stream] = (min(first, batch.at), max(last, batch.at + batch.records - 1))
@@ -193,11 +196,11 @@ class _Task:
             unsure = self.options.delivery != "exactly_once" and bool(on_their_way)
             if unsure and self.options.append_retry_policy == "no_side_effects":
                 raise ConnectError(f"{error}; what was sent may have arrived (appendRetryPolicy=no_side_effects)")
-            writer.patience.after(error)
+            writer.retry.after(error)
         if not writer.chain.conditional:
             writer.chain.adopt(None, writer.chain.at)
             return
-        self._patiently(lambda: self._catch_up(writer))
+        self._ask(lambda: self._catch_up(writer))
 
     def _judge(self, writer: _Writer, error: ApiError) -> None:
         """Make an error of what S2 refused, unless somebody was only faster."""
@@ -234,10 +237,10 @@ class _Task:
         last: dict[str, tuple[int, Records] | None] = {}
         if conditional or self.options.ensure_stream:
             unknown = [name for name in names if not self.seen or name not in self.seen]
-            last = self._patiently(lambda: self.calls.last(unknown))
+            last = self._ask(lambda: self.calls.last(unknown))
         for name in names:
             begin = partial(self._begin, writers[name], last.get(name), conditional, token)
-            writers[name].chain = self._patiently(begin)
+            writers[name].chain = self._ask(begin)
         self.writers |= writers
 
     def _begin(
@@ -257,17 +260,19 @@ class _Task:
         begun.adopt(chain.mine(writer.seen, self.origin), tail)
         return begun
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _ask(self, question: Callable[[], T]) -> T:
         """The answer to a question, over a new connection if this one broke."""
-        patience = Patience("looking at the streams", self.options.max_retries, self.options.retry_delay)
-        while True:
+
+        def once() -> T:
             try:
-                return ask()
-            except Disconnected as error:
+                return question()
+            except Disconnected:
                 self.calls.drop()
-                patience.after(error)
+                raise
             except ApiError as error:
                 raise ConnectError(f"S2 refuses: {error}.") from None
+
+        return self.options.retry("looking at the streams").run(once)
 
     def _stamps(self, name: str, tail: int, records: Records) -> list[Stamp]:
         """The last stamps of a stream, from its end back to where it is clear that no older one matters."""

@@ -15,7 +15,6 @@ from penstock.connectors.s2.options import MOST_RECORDS, S2SourceOptions
 from penstock.connectors.s2.wire import Records
 from penstock.errors import ConnectError, DataLossError, Disconnected
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Range
-from penstock.patience import Patience
 from penstock.record import TIMESTAMP
 
 log = logging.getLogger("penstock")
@@ -32,16 +31,19 @@ class S2Source:
         self._first: dict[str, tuple[int, int]] = {}
         self._tails: dict[str, int] = {}
         self._known: set[str] = set()  # every stream that was ever there
-        self._running = False
         self._until = float("-inf")  # what is known of the streams, but for their tails, is good so long
+
+    def check(self) -> None:
+        """Refuse streams that are not there."""
+        self.bounds()
 
     def bounds(self) -> Bounds:
         """Both ends of every stream. Where they begin is looked up now and then, and checked by whoever reads."""
-        return self._patiently("looking at the streams", self._bounds)
+        return self._ask(self._bounds)
 
     def find(self, shard: str, timestamp: int) -> int:
         """The first record not older than a moment: S2 keeps milliseconds."""
-        found = self._patiently(f"reading '{shard}'", lambda: self._calls.at_time(shard, -(-timestamp // 1000)))
+        found = self._ask(lambda: self._calls.at_time(shard, -(-timestamp // 1000)))
         return self._tails.get(shard, 0) if found is None else found
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
@@ -83,10 +85,7 @@ class S2Source:
 
     def records(self, span: Range) -> Iterator[Records]:
         """The same as S2 has them, command records and all."""
-        at, patience = (
-            span.start,
-            Patience(f"reading '{span.shard}'", self.options.max_retries, self.options.retry_delay),
-        )
+        at, retry = span.start, self.options.retry(f"reading '{span.shard}'")
         while at < span.end:
             try:
                 for records in self._calls.read(span.shard, at, span.end - at):
@@ -97,15 +96,15 @@ class S2Source:
                             self._lost(span, low, min(high, span.end))
                     at = int(records.sequence[-1]) + 1
                     records = records.where(records.sequence < span.end)
-                    patience.progress()
+                    retry.progress()
                     if len(records):
                         yield records
                 if at < span.end:
                     at = self._short(span, at)
-                    patience.after(Disconnected("the answer ended early")) if at < span.end else None
+                    retry.after(Disconnected("the answer ended early")) if at < span.end else None
             except Disconnected as error:
                 self._calls.drop()
-                patience.after(error)
+                retry.after(error)
             except ApiError as error:
                 if not error.is_gone:
                     raise ConnectError(f"reading stream '{span.shard}' failed: {error}.") from None
@@ -130,7 +129,7 @@ class S2Source:
             tails = self._calls.tails(list(self._made))
             self._first = self._calls.firsts(tails)
             self._until = time.monotonic() + self.options.discovery_interval
-        self._tails, self._running = tails, True
+        self._tails = tails
         found = {}
         for name, tail in tails.items():
             first, size = self._first.get(name, (tail, 0))
@@ -151,19 +150,15 @@ class S2Source:
             self._made = self._calls.streams(self.options.stream_prefix or "")
         self._known |= self._made.keys()
 
-    def _patiently(self, what: str, ask: Callable[[], T]) -> T:
-        patience = Patience(what, self.options.max_retries, self.options.retry_delay)
-        while True:
-            try:
-                return ask()
-            except Disconnected as error:
-                used = self._calls.used
-                self._calls.drop()
-                if not self._running and not used:
-                    raise  # at .load() the user is waiting: say it at once
-                patience.after(error)
-            except ApiError as error:
-                raise ConnectError(f"S2 refuses: {error}.") from None
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The answer; where the connection broke, the next question takes a new one."""
+        try:
+            return question()
+        except Disconnected:
+            self._calls.drop()
+            raise
+        except ApiError as error:
+            raise ConnectError(f"S2 refuses: {error}.") from None
 
     def _short(self, span: Range, at: int) -> int:
         """An answer ended before its range: why, and where to go on."""
