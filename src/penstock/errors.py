@@ -20,6 +20,10 @@ class Disconnected(ConnectError):  # noqa: N818 - what happened, and the base sa
     """The connection broke, or the server is busy; another try may do."""
 
 
+class Interrupted(PenstockError):  # noqa: N818 - what happened, and the base says that it is an error
+    """Spark ended a task before all of its rows had come: it was stopped, or what feeds it failed."""
+
+
 class DataLossError(PenstockError):
     """Data that was still to be read is gone."""
 

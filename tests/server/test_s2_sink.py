@@ -263,7 +263,7 @@ def test_records_of_others_are_looked_through_as_far_as_is_promised(s2: Server, 
 
 @pytest.mark.parametrize(
     ("now", "how"),
-    [((0, 1900), "1,900 now"), ((0, 2100), "more now"), ((5, 2005), "another checksum")],
+    [((0, 1900), "1,900 now"), ((5, 2005), "another checksum")],
 )
 def test_a_replay_with_other_rows_is_refused(
     s2: Server, s2_admin: S2Admin, name: str, now: tuple[int, int], how: str
@@ -358,9 +358,7 @@ def test_a_server_that_stays_away_ends_the_task_with_what_was_written(s2: Server
             proxy.refuse()
             yield from values(5000, 10_000)
 
-        with pytest.raises(
-            ConnectError, match=rf"failed 3 times in a row.*written to '{name}' up to \d+; they are known"
-        ):
+        with pytest.raises(ConnectError, match=rf"failed 3 times in .*written to '{name}' up to \d+; they are known"):
             write(s2, rows(), stream=name, maxRetries=2, maxUnackedBytes=1, **_through(s2, proxy))
 
 

@@ -11,12 +11,17 @@ from pyspark.sql import datasource as spark
 
 from penstock.contract import Origin, Receipt
 from penstock.errors import ProtocolError
+from penstock.retry import at_once
+from penstock.spark.input import whole
 from penstock.spark.process import settle_in
 
 if TYPE_CHECKING:
     from penstock.spark import Connector
 
 log = logging.getLogger("penstock")
+
+# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
+FIRST = 1
 
 
 @dataclass
@@ -32,13 +37,21 @@ class _Writing:
     def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema):
         self.connector, self.options, self.columns = connector, options, columns
 
+    def check(self) -> None:
+        """Reach the server: whoever writes to a wrong address should know at once, not after reconnectTimeout."""
+        sink = self.connector.open_sink(self.options, self.columns)
+        try:
+            at_once(sink.check)
+        finally:
+            sink.close()
+
     def _write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Done:
         settle_in()
         rows = 0
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal rows
-            for batch in batches:
+            for batch in whole(batches):
                 rows += len(batch)
                 yield batch
 
@@ -52,11 +65,16 @@ class _Writing:
         return Done(receipt)
 
     def _commit(self, messages: Sequence[Any], batch: int | None) -> None:
-        sink = self.connector.open_sink(self.options, self.columns)
-        try:
-            sink.commit([message.receipt for message in messages if message is not None], batch)
-        finally:
-            sink.close()
+        receipts = [message.receipt for message in messages if message is not None]
+
+        def once() -> None:
+            sink = self.connector.open_sink(self.options, self.columns)
+            try:
+                sink.commit(receipts, batch)
+            finally:
+                sink.close()
+
+        self.options.retry("finishing a batch").run(once)
 
     def _abort(self, messages: Sequence[Any]) -> None:
         """Nothing is taken back: what is written is said, and is known again when the batch is written anew."""
@@ -76,6 +94,8 @@ class StreamWriter(_Writing, spark.DataSourceStreamArrowWriter):
         batch = task.getLocalProperty("streaming.sql.batchId")
         assert query is not None
         assert batch is not None
+        if int(batch) <= FIRST:
+            self.check()
         return self._write(iterator, Origin(query, int(batch), task.partitionId()))
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
