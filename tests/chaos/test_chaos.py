@@ -62,7 +62,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]
 
 @pytest.fixture(autouse=True)
 def _quick_and_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.connectors.jetstream.sink.pause", lambda attempt: time.sleep(0.01))
+    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.01)
     monkeypatch.setattr(pool, "_idle", lambda: idle.connections)
     # Atomic batches are taken by themselves only where a stream is in memory; these must survive a killed server.
     of = StreamInfo.of
