@@ -1,4 +1,6 @@
-"""Writes what documentation derives from declarations, between markers: option tables and the table of guarantees.
+"""Writes what documentation derives from declarations, between markers: option tables, guarantees and figures.
+
+What happens in which fault is declared in guarantees.toml, each with the tests that show it.
 
 `python docs/generate.py` writes, `--check` only says whether anything would change.
 """
@@ -6,7 +8,9 @@
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.options import Options, table
@@ -29,6 +33,42 @@ def guarantee_table() -> str:
     """What each connector can do, from its class."""
     rows = [f"| [`{name}`](docs/connectors/{name}.md) | {' | '.join(guarantees(name))} |" for name in FORMATS]
     return "\n".join([f"| format | {' | '.join(GUARANTEES)} |", "|---|---|---|---|---|", *rows])
+
+
+def faults() -> list[dict[str, Any]]:
+    """Every fault that a promise is made for, or not: guarantees.toml."""
+    declared: list[dict[str, Any]] = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())["fault"]
+    return declared
+
+
+def fault_tables() -> str:
+    """Of each connector and direction, what happens in which fault, and the tests that show it."""
+    parts = []
+    for name in FORMATS:
+        for way, title in (("read", "Reading"), ("write", "Writing")):
+            rows = [
+                f"| {fault['what']} | {'' if fault.get('holds', True) else '**Does not hold.** '}{fault['then']} | "
+                f"{'<br>'.join(_linked(test) for test in fault['tests'])} |"
+                for fault in faults()
+                if name in fault["formats"] and fault["way"] == way
+            ]
+            parts += [f"## {title} `{name}`", "", "| what happens | and then | shown by |", "|---|---|---|", *rows, ""]
+    return "\n".join(parts).rstrip()
+
+
+def _linked(test: str) -> str:
+    file, _, name = test.partition("::")
+    return f"[{name.removeprefix('test_').replace('_', ' ')}](../{file})"
+
+
+def limits_table() -> str:
+    """What no connector can promise, for the README."""
+    rows = [
+        f"| `{'`, `'.join(fault['formats'])}` | {fault['way']} | {fault['what']} | {fault['then']} |"
+        for fault in faults()
+        if not fault.get("holds", True)
+    ]
+    return "\n".join(["| format | | what happens | and then |", "|---|---|---|---|", *rows])
 
 
 def comparison_table() -> str:
@@ -107,7 +147,9 @@ def pages() -> dict[Path, dict[str, str]]:
             "writing": writing_table(),
             "s2": s2_table(),
             "iggy": iggy_table(),
-        }
+            "limits": limits_table(),
+        },
+        ROOT / "docs" / "guarantees.md": {"faults": fault_tables()},
     }
     for name in FORMATS:
         reads, writes = connector(name).options_type, connector(name).sink_options_type

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import iggy_harness
 from harness import Admin
 from penstock.cli import app
+from penstock.connectors import FORMATS
 from penstock.connectors.s2.lite import S2Lite
 from penstock.embedded import NatsServer
 from s2_harness import S2Admin
@@ -31,6 +33,21 @@ def test_the_first_block_of_the_readme_prints_what_it_says() -> None:
     code, said = blocks(ROOT / "README.md", "python")[0], blocks(ROOT / "README.md", "text")[0]
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert ran.stdout.strip() == said.strip(), ran.stderr[-2000:]
+
+
+def test_every_guarantee_names_tests_that_exist() -> None:
+    declared = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())["fault"]
+    for fault in declared:
+        assert fault["tests"], f"nothing shows what happens when: {fault['what']}"
+        for test in fault["tests"]:
+            file, _, name = test.partition("::")
+            assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(), re.MULTILINE), f"there is no test {test}"
+
+
+def test_every_format_says_what_happens_both_ways() -> None:
+    declared = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())["fault"]
+    covered = {(name, fault["way"]) for fault in declared for name in fault["formats"]}
+    assert covered == {(name, way) for name in FORMATS for way in ("read", "write")}
 
 
 @pytest.fixture
