@@ -88,9 +88,12 @@ Positions = Annotated[str | dict[str, int], BeforeValidator(_positions)]
 Count = Annotated[int, Field(gt=0)]
 
 
-def option(default: Any = ..., *, doc: str, example: str | None = None, env: str | None = None) -> Any:
+def option(
+    default: Any = ..., *, doc: str, example: str | None = None, env: str | None = None, place: bool = False
+) -> Any:
     """One option: its default (none: required), what it means, an example where the name is not enough, and the
     environment variable that is asked where nothing was given. That is read on the driver: options travel.
+    `place`: whether it says where the server is, which then gets to see the secrets.
     """
     if env:
         doc = f"{doc} Also from the environment variable `{env}`."
@@ -98,7 +101,7 @@ def option(default: Any = ..., *, doc: str, example: str | None = None, env: str
         default,
         description=doc,
         examples=[example] if example else None,
-        json_schema_extra={"env": env},
+        json_schema_extra={"env": env, "place": place},
         validate_default=False,
     )
 
@@ -122,10 +125,9 @@ class Options(BaseModel):
             elif key.lower() not in skipped:
                 raise OptionError(_unknown(key, owner, known))
         for name, field in cls.model_fields.items():
-            extra = field.json_schema_extra
-            variable = extra.get("env") if isinstance(extra, dict) else None
+            variable = _extra(field, "env")
             elsewhere = {alias(name), alias(f"{name}_file")} & given.keys()
-            if isinstance(variable, str) and variable in os.environ and not elsewhere:
+            if variable is not None and variable in os.environ and not elsewhere:
                 given[alias(name)] = os.environ[variable]
         try:
             return cls.model_validate(given)
@@ -175,6 +177,16 @@ def alias(name: str) -> str:
 def secrets(model: type[Options]) -> set[str]:
     """The fields that must never be shown."""
     return {name for name, field in model.model_fields.items() if "SecretStr" in str(field.annotation)}
+
+
+def places(model: type[Options]) -> list[str]:
+    """The fields that say where the server is."""
+    return [name for name, field in model.model_fields.items() if _extra(field, "place")]
+
+
+def _extra(field: FieldInfo, key: str) -> Any:
+    extra = field.json_schema_extra
+    return extra.get(key) if isinstance(extra, dict) else None
 
 
 def table(model: type[Options]) -> list[tuple[str, str, str]]:

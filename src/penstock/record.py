@@ -57,24 +57,32 @@ IN_SQL: dict[Callable[[pa.DataType], bool], str] = {
 }
 
 
+def listed(names: Sequence[str]) -> str:
+    """Columns as a sentence names them."""
+    return f"the column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+
+
 def accept(
     format: str, given: pa.Schema, takes: Mapping[str, Callable[[pa.DataType], bool]], used: Sequence[str] = ()
 ) -> None:
-    """Refuse columns that a sink would drop, or that are of the wrong type, or that it lacks: `value` must be there.
+    """Refuse columns that a sink would drop or that are of the wrong type, all of them at once; `value` must be there.
 
     `used` are columns that go into a template, and so are not dropped, whatever their type.
     """
     if "value" not in given.names:
         raise OptionError(f"there is no column 'value' to write. There are: {', '.join(given.names)}.")
-    for field in given:
-        if field.name in used:
-            continue
-        if field.name not in takes:
-            raise OptionError(
-                f"{format} would drop the column '{field.name}': it writes {', '.join(takes)}. Leave it out with "
-                f"drop('{field.name}'), or put it into `value` or `headers`."
-            )
-        if not takes[field.name](field.type):
-            raise OptionError(
-                f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {field.type}. Cast it."
-            )
+    others = [field for field in given if field.name not in used]
+    surplus = [field.name for field in others if field.name not in takes]
+    wrong = [field for field in others if field.name in takes and not takes[field.name](field.type)]
+    problems = []
+    if surplus:
+        them = "them" if len(surplus) > 1 else "it"
+        problems.append(
+            f"{format} cannot write {listed(surplus)}: it writes {', '.join(takes)}. Leave {them} out with "
+            f"drop({', '.join(map(repr, surplus))}), or put what you need of {them} into `value` or `headers`."
+        )
+    problems += [
+        f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {field.type}. Cast it." for field in wrong
+    ]
+    if problems:
+        raise OptionError(" ".join([problems[0], *(text[0].upper() + text[1:] for text in problems[1:])]))

@@ -175,7 +175,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, str], words: 
     [
         ({"subject": pa.array(["a b"])}, r"row 0 of partition 0 of batch 0 has the subject 'a b', which has a space"),
         ({"subject": pa.array(["a"]), "reply": pa.array(["*"])}, "row 0 .* which has a wildcard"),
-        ({"subject": pa.array(["a"]), "id": pa.array(["1"])}, "nats would drop the column 'id'"),
+        ({"subject": pa.array(["a"]), "id": pa.array(["1"])}, "nats cannot write the column 'id'"),
     ],
 )
 def test_rows_that_cannot_be_sent_are_refused(nats: NatsServer, columns: dict[str, pa.Array], words: str) -> None:

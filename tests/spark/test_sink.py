@@ -131,7 +131,7 @@ def test_what_cannot_be_written_is_said_in_a_sentence(
     admin.create(stream)
     where = {"servers": nats.url, "subject": f"{stream}.x"}
     rows = spark.range(3, numPartitions=1).selectExpr("string(id) AS value", "id AS extra")
-    with pytest.raises(PySparkException, match="jetstream would drop the column 'extra'"):
+    with pytest.raises(PySparkException, match="jetstream cannot write the column 'extra'"):
         rows.write.format("jetstream").options(**where).mode("append").save()
     with pytest.raises(PySparkException, match="jetstream only appends"):
         rows.drop("extra").write.format("jetstream").options(**where).mode("overwrite").save()

@@ -154,8 +154,7 @@ TEXT_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value
         ("a", {"value": pa.binary(), "headers": TEXT_HEADERS}),
         ("a", {"value": pa.binary(), "id": pa.string(), "ttl": pa.string()}),
         ("a", {"value": pa.binary(), "ttl": pa.int32(), "expectedLastSubjectSequence": pa.int64()}),
-        ("a", {"value": pa.binary(), "timestamp": pa.timestamp("us", "UTC"), "stream": pa.string()}),
-        ("a", {"value": pa.binary(), "sequence": pa.int64()}),
+        ("a.{stream}.{sequence}", {"value": pa.binary(), "stream": pa.string(), "sequence": pa.int64()}),
     ],
 )
 def test_columns_that_can_be_written_are_accepted(subject: str | None, columns: dict[str, pa.DataType]) -> None:
@@ -168,8 +167,20 @@ def test_columns_that_can_be_written_are_accepted(subject: str | None, columns: 
         ("a", {"x": pa.string()}, "no column 'value' to write. There are: x."),
         (None, {"value": pa.binary()}, "rows have no subject: set the option 'subject', or add a column 'subject'."),
         ("a.{x}", {"value": pa.binary()}, "there is no column 'x'. There are: value."),
-        ("a", {"value": pa.binary(), "x": pa.string()}, "jetstream would drop the column 'x'"),
-        ("a.{x}", {"value": pa.binary(), "x": pa.string(), "y": pa.string()}, "would drop the column 'y'"),
+        ("a", {"value": pa.binary(), "x": pa.string()}, "jetstream cannot write the column 'x'"),
+        ("a.{x}", {"value": pa.binary(), "x": pa.string(), "y": pa.string()}, "cannot write the column 'y'"),
+        (
+            "a",
+            {"value": pa.binary(), "timestamp": pa.timestamp("us"), "stream": pa.string(), "x": pa.string()},
+            "jetstream cannot write the columns 'timestamp', 'stream', 'x': it writes value, subject, headers, id, "
+            "ttl, expectedLastSubjectSequence. Leave them out with drop('timestamp', 'stream', 'x'), or put",
+        ),
+        (
+            "a",
+            {"value": pa.int64(), "id": pa.int64(), "x": pa.string()},
+            "drop('x'), or put what you need of it into `value` or `headers`. Column 'value' must be STRING or BINARY, "
+            "but is int64. Cast it. Column 'id' must be STRING, but is int64. Cast it.",
+        ),
         ("a", {"value": pa.int64()}, "column 'value' must be STRING or BINARY, but is int64. Cast it."),
         (None, {"value": pa.binary(), "subject": pa.binary()}, "column 'subject' must be STRING, but is binary"),
         ("a", {"value": pa.binary(), "id": pa.int64()}, "column 'id' must be STRING, but is int64"),
@@ -211,7 +222,6 @@ FULL_ROW = st.fixed_dictionaries(
         "id": st.none() | ONE_LINE,
         "ttl": st.none() | st.sampled_from(["1h", "never"]),
         "expectedLastSubjectSequence": st.none() | st.integers(0, 2**63 - 1),
-        "sequence": st.none(),
     }
 )
 KINDS: dict[str, pa.DataType] = {
@@ -222,9 +232,8 @@ KINDS: dict[str, pa.DataType] = {
     "id": pa.string(),
     "ttl": pa.string(),
     "expectedLastSubjectSequence": pa.int64(),
-    "sequence": pa.int64(),
 }
-OPTIONAL = ["subject", "headers", "id", "ttl", "expectedLastSubjectSequence", "sequence"]
+OPTIONAL = ["subject", "headers", "id", "ttl", "expectedLastSubjectSequence"]
 
 
 def slow_id(row: Row, number: int, delivery: str) -> str | None:
@@ -355,17 +364,6 @@ def test_a_row_that_cannot_be_sent_is_refused_by_its_number(
     with pytest.raises(OptionError, match=r"^row 41 of partition 2 of batch 3 has ") as error:
         rows.chunk(options, ORIGIN, batch, 40)
     assert why in str(error.value)
-
-
-@pytest.mark.parametrize("name", rows.SERVERS_OWN)
-def test_what_the_server_gives_is_refused_where_it_is_not_null(name: str) -> None:
-    options = JetStreamSinkOptions(subject="a")
-    for own in ([None, None], []):
-        batch = pa.RecordBatch.from_pydict({"value": ["v"] * len(own), name: pa.array(own, pa.string())})
-        assert len(rows.chunk(options, ORIGIN, batch, 0)) == len(own)
-    batch = pa.RecordBatch.from_pydict({"value": ["v", "v"], name: pa.array([None, "1"], pa.string())})
-    with pytest.raises(OptionError, match=f"jetstream would drop the column '{name}', which the server gives"):
-        rows.chunk(options, ORIGIN, batch, 0)
 
 
 @pytest.mark.parametrize("column", ["id", "ttl"])

@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
 from penstock.errors import OptionError
 from penstock.options import Options, alias, secrets
-from penstock.spark.tables import TABLE_OPTIONS, given_to_create, recall, remember
+from penstock.spark.tables import DECLARED, TABLE_OPTIONS, given_to_create, is_insert, recall, remember
 
 MODELS: list[type[Options]] = [JetStreamOptions, JetStreamSinkOptions]
 SCHEMA = StructType([StructField("value", BinaryType(), False), StructField("sequence", LongType())])
@@ -25,7 +25,7 @@ def test_what_was_remembered_is_recalled_for_those_who_know_it(given_: dict[str,
     schema = remember(SCHEMA, given_, MODELS)
     for model in MODELS:
         known = {alias(name).lower() for name in model.model_fields}
-        assert recall(schema, model) == {k.lower(): v for k, v in given_.items() if k.lower() in known}
+        assert recall(schema, model, {}) == {k.lower(): v for k, v in given_.items() if k.lower() in known}
 
 
 @given(GIVEN)
@@ -41,7 +41,7 @@ def test_a_remembering_schema_has_the_same_columns(given_: dict[str, str]) -> No
 def test_options_are_recalled_from_a_schema_that_was_in_a_catalog(given_: dict[str, str]) -> None:
     schema = remember(SCHEMA, given_, MODELS)
     back = StructType.fromJson(json.loads(schema.json()))
-    assert recall(back, JetStreamOptions) == recall(schema, JetStreamOptions)
+    assert recall(back, JetStreamOptions, {}) == recall(schema, JetStreamOptions, {})
 
 
 def test_options_in_another_order_make_the_same_table() -> None:
@@ -55,12 +55,12 @@ def test_options_in_another_order_make_the_same_table() -> None:
         StructType([]),
         SCHEMA,
         StructType([StructField("value", BinaryType(), metadata={"comment": "the body"})]),
-        # Only the first column is looked at: a projection may have moved it.
-        StructType([SCHEMA.fields[1], remember(SCHEMA, {"stream": "S"}, MODELS).fields[0]]),
     ],
 )
 def test_a_schema_that_remembers_nothing_recalls_nothing(schema: StructType) -> None:
-    assert recall(schema, JetStreamOptions) == {}
+    assert recall(schema, JetStreamOptions, {}) == {}
+    assert recall(schema, JetStreamOptions, {"x": "1"}) == {"x": "1"}
+    assert not is_insert(schema)
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -74,7 +74,7 @@ def test_a_secret_is_not_written_into_a_catalog(name: str, spelt: type[str]) -> 
 def test_there_are_secrets_to_refuse_and_their_files_are_none() -> None:
     assert {"password", "token", "credentials", "nkeySeed"} <= set(SECRETS)
     files = {f"{name}File": "/etc/x" for name in SECRETS}
-    assert recall(remember(SCHEMA, files, MODELS), JetStreamOptions) == {k.lower(): v for k, v in files.items()}
+    assert recall(remember(SCHEMA, files, MODELS), JetStreamOptions, {}) == {k.lower(): v for k, v in files.items()}
 
 
 def test_a_secret_of_either_model_is_refused() -> None:
@@ -84,9 +84,33 @@ def test_a_secret_of_either_model_is_refused() -> None:
             remember(SCHEMA, {"password": "x"}, models)
 
 
-def test_the_options_lie_under_a_name_of_our_own() -> None:
+def test_the_options_lie_under_a_name_of_our_own_beside_the_type_as_spark_notes_it() -> None:
     metadata = remember(SCHEMA, {"stream": "S"}, MODELS).fields[0].metadata
-    assert metadata == {TABLE_OPTIONS: '{"stream": "S"}'}
+    assert metadata == {TABLE_OPTIONS: '{"stream": "S"}', DECLARED: "binary"}
+
+
+def test_a_column_whose_type_spark_could_not_parse_again_holds_no_options() -> None:
+    nested = StructType([StructField("a b", StructType([StructField("c d", LongType())])), *SCHEMA.fields])
+    marked = remember(nested, {"stream": "S"}, MODELS)
+    assert [TABLE_OPTIONS in field.metadata for field in marked.fields] == [False, True, False]
+    assert recall(marked, JetStreamOptions, {}) == {"stream": "S"}
+
+
+def test_rows_are_an_insert_only_where_spark_took_its_note_off() -> None:
+    marked = remember(SCHEMA, {"stream": "S"}, MODELS)
+    assert not is_insert(marked)  # read from the table
+    del marked.fields[0].metadata[DECLARED]
+    assert is_insert(marked)
+
+
+@pytest.mark.parametrize("kept", [{"servers": "a", "userFile": "u"}, {"userFile": "u"}])
+def test_a_tables_options_go_to_no_other_server(kept: dict[str, str]) -> None:
+    schema = remember(SCHEMA, kept, MODELS)
+    for model in MODELS:
+        assert recall(schema, model, {"requestTimeout": "5s"})["userfile"] == "u"
+        assert recall(schema, model, {"Servers": kept["servers"]} if "servers" in kept else {})["userfile"] == "u"
+        with pytest.raises(OptionError, match="option 'servers' is not that of the table"):
+            recall(schema, model, {"Servers": "b"})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from penstock.errors import OptionError
 from penstock.options import Options, alias
 from penstock.retry import at_once
 from penstock.spark.reading import BatchReader, PushingReader, StreamReader
-from penstock.spark.tables import given_to_create, recall, remember
+from penstock.spark.tables import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
 from penstock.spark.writing import BatchWriter, StreamWriter
 
 # What Spark itself puts among a user's options, and no connector means anything by.
@@ -76,6 +76,11 @@ class Connector(spark.DataSource):
         return options
 
     @classmethod
+    def servers_own(cls, options: Any) -> Sequence[str]:
+        """Columns that a source gives and no sink takes: a table has them, and INSERT leaves them null."""
+        return ()
+
+    @classmethod
     def name(cls) -> str:
         """The word in `format(...)`."""
         return cls.format
@@ -121,28 +126,49 @@ class Connector(spark.DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A writer for `df.write`, with an identity of its own: only retries inside this write are known again."""
-        made = BatchWriter(type(self), *self._writing(schema, overwrite), query=str(uuid.uuid4()))
+        made = self._batch_writer(schema, overwrite)
         made.check()
         return made
+
+    def _batch_writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        if not is_insert(schema):
+            return BatchWriter(type(self), *self._writing(schema, overwrite), query=str(uuid.uuid4()))
+        self._only_appends(overwrite)
+        options = self._effective(schema, self.sink_options_type, of_table=True)
+        columns, own = to_arrow_schema(schema, timezone="UTC"), self.servers_own(options)
+        filled = [field.name for field in columns if field.name in own and not field.nullable]
+        if filled:
+            raise not_ours(self.format, filled, without(columns, own).names)
+        self.open_sink(options, without(columns, own))
+        return InsertWriter(type(self), options, columns, str(uuid.uuid4()), own)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """A writer for `df.writeStream`."""
         return StreamWriter(type(self), *self._writing(schema, overwrite))
 
     def _writing(self, schema: StructType, overwrite: bool) -> tuple[Any, pa.Schema]:
-        if overwrite:
-            raise OptionError(f"{self.format} only appends: use mode('append'), or outputMode('append') in a stream.")
-        options = self._effective(schema, self.sink_options_type)
+        self._only_appends(overwrite)
+        # These columns may come from a table of ours, but this is no write to it: its options are not for us.
+        options = self._effective(schema, self.sink_options_type, of_table=False)
         columns = to_arrow_schema(schema, timezone="UTC")
         self.open_sink(options, columns)  # refuses columns before any task runs
         return options, columns
 
-    def _reading(self, schema: StructType) -> Any:
-        return self.shaped(self._effective(schema, self.options_type), to_arrow_schema(schema, timezone="UTC"))
+    def _only_appends(self, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(f"{self.format} only appends: use mode('append'), or outputMode('append') in a stream.")
 
-    def _effective(self, schema: StructType, model: type[Options] | None) -> Any:
-        kept = recall(schema, model) if model is not None else {}
-        return self._parse(model, kept | dict(self.options))
+    def _reading(self, schema: StructType) -> Any:
+        options = self._effective(schema, self.options_type, of_table=True)
+        return self.shaped(options, to_arrow_schema(schema, timezone="UTC"))
+
+    def _effective(self, schema: StructType, model: type[Options] | None, *, of_table: bool) -> Any:
+        given = dict(self.options)
+        if model is not None and of_table:
+            given = recall(schema, model, given)
+        if not {name.lower() for name in given} - {name.lower() for name in SPARKS_OWN}:
+            raise OptionError(_no_options(self.format, writing=model is not self.options_type))
+        return self._parse(model, given)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Any:
@@ -161,3 +187,18 @@ class Connector(spark.DataSource):
         if "path" in given:
             raise OptionError(f"{cls.format} takes no path in load() or save(): give it as an option.")
         return model.parse(cls.format, given, ignore=(*SPARKS_OWN, *ignore))
+
+
+def _no_options(format: str, *, writing: bool) -> str:
+    """What to say where nothing was given, which a user who made a table cannot understand."""
+    why = (
+        f"no option reaches {format}. Of CREATE TABLE, Spark keeps none if it lists columns or has AS SELECT: make the "
+        f"table with CREATE TABLE ... USING {format} OPTIONS (...) alone, and its columns come by themselves."
+    )
+    if writing:
+        why += (
+            " Nor does Spark say which table it writes to in a streaming query, and where rows have the names and "
+            f"types of its columns already: use writeStream.format('{format}') or write.format('{format}') with "
+            "options, or in an INSERT, where columns go by their place, rename one of the SELECT."
+        )
+    return why

@@ -1,15 +1,28 @@
-"""Tables keep their options in the metadata of their first column: Spark forgets those of CREATE TABLE."""
+"""Tables keep their options in the metadata of a column: of CREATE TABLE, Spark hands us nothing else again.
+
+Metadata goes wherever its column goes: into DataFrames, views, other tables and Parquet files. So a note of Spark's own
+stands beside the options, which tells a table that is read or written from columns that only came from one.
+"""
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import StructField, StructType
+import pyarrow as pa
+from pyspark.sql.types import AtomicType, StructField, StructType
 
 from penstock.errors import OptionError
-from penstock.options import Options, alias, secrets
+from penstock.options import Options, alias, places, secrets
+from penstock.record import listed
+from penstock.spark.writing import BatchWriter, Done
+
+if TYPE_CHECKING:
+    from penstock.spark import Connector
 
 TABLE_OPTIONS = "penstock.options"
+# Spark notes here how a column was declared. The note stays with a column that was read, whatever is made of it; where
+# Spark fits rows to the columns of a table that it writes to, they get the table's metadata, but for this note.
+DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def given_to_create(options: Mapping[str, str]) -> dict[str, str] | None:
@@ -21,7 +34,7 @@ def given_to_create(options: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def remember(schema: StructType, given: Mapping[str, str], models: Iterable[type[Options]]) -> StructType:
-    """`schema` with the options in its first field. Secrets are refused: the catalog is no place for them."""
+    """`schema` with the options in a field of it. Secrets are refused: the catalog is no place for them."""
     hidden = {alias(name).lower(): alias(name) for model in models for name in secrets(model)}
     for key in given:
         if key.lower() in hidden:
@@ -30,14 +43,68 @@ def remember(schema: StructType, given: Mapping[str, str], models: Iterable[type
                 f"option '{name}' is a secret, and CREATE TABLE would write it into the catalog. Give '{name}File' "
                 f"instead, or the option with each query: SELECT ... FROM t WITH ('{name}' = ...)."
             )
-    first = schema.fields[0]
-    kept = {TABLE_OPTIONS: json.dumps(dict(given), sort_keys=True)}
-    return StructType([StructField(first.name, first.dataType, first.nullable, kept), *schema.fields[1:]])
+    # Spark parses the note, and can do so with every simple type. A table has such a column, at least in its key.
+    at = next(i for i, field in enumerate(schema.fields) if isinstance(field.dataType, AtomicType))
+    field = schema.fields[at]
+    kept = {TABLE_OPTIONS: json.dumps(dict(given), sort_keys=True), DECLARED: field.dataType.simpleString()}
+    marked = StructField(field.name, field.dataType, field.nullable, kept)
+    return StructType([*schema.fields[:at], marked, *schema.fields[at + 1 :]])
 
 
-def recall(schema: StructType, model: type[Options]) -> dict[str, Any]:
-    """The options of `model` that `remember` left, with lower-case keys as Spark's own."""
-    metadata = schema.fields[0].metadata if schema.fields else {}
-    kept = json.loads((metadata or {}).get(TABLE_OPTIONS, "{}"))
+def is_insert(schema: StructType) -> bool:
+    """Whether rows of this schema are an INSERT into a table of ours, which Spark has fitted them to."""
+    return any(TABLE_OPTIONS in metadata and DECLARED not in metadata for metadata in _metadata(schema))
+
+
+def recall(schema: StructType, model: type[Options], given: Mapping[str, str]) -> dict[str, Any]:
+    """The options of `model` that `remember` left, with lower-case keys as Spark's own, and `given` added.
+
+    What says where the server is cannot be replaced: a table's files of secrets are meant for no other.
+    """
+    texts = [metadata[TABLE_OPTIONS] for metadata in _metadata(schema) if TABLE_OPTIONS in metadata]
     known = {alias(name).lower() for name in model.model_fields}
-    return {k.lower(): v for k, v in kept.items() if k.lower() in known}
+    kept = {k.lower(): v for k, v in json.loads(texts[0] if texts else "{}").items() if k.lower() in known}
+    told = {k.lower(): v for k, v in given.items()}
+    for name in map(alias, places(model)) if kept else ():
+        if name.lower() in told and told[name.lower()] != kept.get(name.lower()):
+            raise OptionError(
+                f"option '{name}' is not that of the table whose columns these are, and the other options of that "
+                "table would go with it. Leave it out, or give the columns as text: schema('id STRING, ...')."
+            )
+    return kept | dict(given)
+
+
+def _metadata(schema: StructType) -> list[dict[str, Any]]:
+    return [field.metadata or {} for field in schema.fields]
+
+
+class InsertWriter(BatchWriter):
+    """The writer of an INSERT. A table also has the columns that only the server gives: these must be null."""
+
+    def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema, query: str, own: Sequence[str]):
+        super().__init__(connector, options, without(columns, own), query)
+        self.own = own
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+        """Write a partition."""
+        return super().write(map(self._stripped, iterator))
+
+    def _stripped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        given = [name for name in self.own if name in batch.schema.names]
+        filled = [name for name in given if batch.column(name).null_count < len(batch)]
+        if filled:
+            raise not_ours(self.connector.format, filled, self.columns.names)
+        return batch.drop_columns(given)
+
+
+def without(columns: pa.Schema, own: Sequence[str]) -> pa.Schema:
+    """The columns but for those."""
+    return pa.schema([field for field in columns if field.name not in own])
+
+
+def not_ours(format: str, filled: Sequence[str], takes: Sequence[str]) -> OptionError:
+    """The error for an INSERT that fills columns which the server gives."""
+    return OptionError(
+        f"{format} cannot write {listed(filled)}, which the server gives. Name the columns of the INSERT without "
+        f"{'them' if len(filled) > 1 else 'it'}: INSERT INTO ... ({', '.join(takes)}) SELECT ..."
+    )

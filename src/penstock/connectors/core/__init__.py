@@ -1,5 +1,7 @@
 """format("nats"): Core NATS, what it promises, and how it is opened."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from penstock.connectors.core.capture import CapturedSource
@@ -45,6 +47,11 @@ class CoreNats(Connector):
     def open_sink(cls, options: CoreSinkOptions, columns: pa.Schema) -> Sink:
         """A sink that connects when the first row comes."""
         return CoreSink(options, columns)
+
+    @classmethod
+    def servers_own(cls, options: CoreSinkOptions) -> Sequence[str]:
+        """When a message arrived; captured, also where it is stored."""
+        return ("timestamp", "stream", "sequence")
 
     @classmethod
     def only_streams(cls, options: CoreOptions) -> str | None:

@@ -1,5 +1,7 @@
 """format("iggy"): what it is called, what it promises, and how it is opened."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from penstock.connectors.iggy import wire
@@ -43,3 +45,8 @@ class Iggy(Connector):
     def open_sink(cls, options: IggySinkOptions, columns: pa.Schema) -> Sink:
         """A sink that connects when the first row comes."""
         return IggySink(options, columns)
+
+    @classmethod
+    def servers_own(cls, options: IggySinkOptions) -> Sequence[str]:
+        """When and where a message was sent and stored."""
+        return ("timestamp", "stream", "sequence", "topic", "originTimestamp")

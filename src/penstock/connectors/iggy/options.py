@@ -41,7 +41,7 @@ def _check_topics(names: tuple[str, ...]) -> None:
 class IggyOptions(Options):
     """How to reach a server."""
 
-    address: str = option("127.0.0.1:8090", doc="Address of the server, its TCP port.")
+    address: str = option("127.0.0.1:8090", doc="Address of the server, its TCP port.", place=True)
     username: str = option("iggy", doc="User name.")
     password: SecretStr | None = option(None, doc="Password.", env="IGGY_PASSWORD")
     password_file: Path | None = option(None, doc="File that holds the password.")

@@ -45,8 +45,6 @@ TAKES: dict[str, Callable[[pa.DataType], bool]] = {
 WIDTHS = {"bool": 1} | {f"{kind}{bits}": bits // 8 for kind in ("int", "uint") for bits in (8, 16, 32, 64, 128)}
 WIDTHS |= {"float32": 4, "float64": 8}
 MOST_HEADERS = 99_000  # of a message, with some room for their lengths
-# Columns that a source gives and a server makes: a table has them, and INSERT leaves them null.
-SERVERS_OWN = ("timestamp", "stream", "sequence", "topic", "originTimestamp")
 
 
 class Name(NamedTuple):
@@ -94,8 +92,7 @@ def way(options: IggySinkOptions, columns: pa.Schema) -> str:
 
 def check(options: IggySinkOptions, columns: pa.Schema) -> None:
     """Refuse columns that are missing, of the wrong type, or would be dropped."""
-    own = pa.schema([field for field in columns if field.name not in SERVERS_OWN])
-    accept("iggy", own, TAKES)
+    accept("iggy", columns, TAKES)
     chosen = way(options, columns)
     if chosen != "balanced" and chosen not in columns.names:
         raise OptionError(f"partitioning={chosen} needs a column '{chosen}'. There are: {', '.join(columns.names)}.")
@@ -116,9 +113,6 @@ class Rows(NamedTuple):
 def made(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch, first: int, partitions: int) -> Rows:
     """The rows of a batch, numbered from `first`."""
     names = batch.schema.names
-    for column in SERVERS_OWN:
-        if column in names and batch.column(column).null_count < len(batch):
-            raise OptionError(f"iggy would drop the column '{column}', which the server gives. Leave it out.")
     value = batch.column("value")
     size = _sizes(origin, first, value)
     if first + len(batch) >> _ROW and "id" not in names:

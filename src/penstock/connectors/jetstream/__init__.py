@@ -44,6 +44,11 @@ class JetStream(Connector):
         return JetStreamSink(options, columns)
 
     @classmethod
+    def servers_own(cls, options: JetStreamSinkOptions) -> Sequence[str]:
+        """When and where a message was stored."""
+        return ("timestamp", "stream", "sequence")
+
+    @classmethod
     def only_streams(cls, options: JetStreamOptions) -> str | None:
         """A consumer that others share gives each message once."""
         return None if options.ack == "none" else "leave 'ack' at none to look at a stream"

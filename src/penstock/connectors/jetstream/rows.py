@@ -32,8 +32,6 @@ TAKES = {
     "ttl": is_ttl,
     "expectedLastSubjectSequence": is_count,
 }
-# Columns that a source gives and a server makes: a table has them, and INSERT leaves them null.
-SERVERS_OWN = ("timestamp", "stream", "sequence")
 # Headers that only told the server how to store a message when it was published first, and would do so again.
 OF_ANOTHER_PUBLISH = r"^Nats-(Msg-Id$|Expected-|Batch-|Required-Api-Level$)"
 MESSAGE_ID = b"Nats-Msg-Id"
@@ -41,17 +39,13 @@ MESSAGE_ID = b"Nats-Msg-Id"
 
 def accept(options: JetStreamSinkOptions, columns: pa.Schema) -> None:
     """Refuse columns that are missing, of the wrong type, or would be dropped."""
-    own = pa.schema([field for field in columns if field.name not in SERVERS_OWN])
-    templates.accept("jetstream", own, options.subject, TAKES)
+    templates.accept("jetstream", columns, options.subject, TAKES)
 
 
 def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Chunk:
     """The rows of a batch, numbered from `first`, ready to be published."""
     names = batch.schema.names
     number = np.arange(first, first + len(batch))
-    for name in SERVERS_OWN:
-        if name in names and batch.column(name).null_count < len(batch):
-            raise OptionError(f"jetstream would drop the column '{name}', which the server gives. Leave it out.")
     value = _binary(batch.column("value"))
     subject = _binary(templates.names(options.subject, batch))
     fault = bad_body(None, value, sys.maxsize) or bad_subject(subject)  # how large it may be, only the server knows

@@ -17,6 +17,7 @@ class NatsOptions(Options):
         ("nats://127.0.0.1:4222",),
         doc="Addresses of the servers, a comma list; each is tried in turn.",
         example="nats://a:4222,nats://b:4222",
+        place=True,
     )
     user: str | None = option(None, doc="User name.")
     user_file: Path | None = option(None, doc="File that holds the user name.")

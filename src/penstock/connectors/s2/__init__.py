@@ -54,6 +54,11 @@ class S2Streams(Connector):
         return S2Sink(options, columns)
 
     @classmethod
+    def servers_own(cls, options: S2SinkOptions) -> Sequence[str]:
+        """The number of a record. The columns of a table of changes are all its own."""
+        return () if options.mode == "upsert" else ("sequence",)
+
+    @classmethod
     def pushes(cls, options: S2SourceOptions) -> bool:
         """The columns of a table are its own, whatever their names."""
         return options.mode != "upsert"

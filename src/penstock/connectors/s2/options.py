@@ -26,11 +26,16 @@ class S2Options(Options):
     access_token: SecretStr | None = option(None, doc="Access token; s2-lite asks for none.", env="S2_ACCESS_TOKEN")
     access_token_file: Path | None = option(None, doc="File that holds the access token.")
     endpoint: str | None = option(
-        None, doc="One address for everything, as s2-lite has it.", example="http://127.0.0.1:8080"
+        None, doc="One address for everything, as s2-lite has it.", example="http://127.0.0.1:8080", place=True
     )
-    account_endpoint: str = option(CLOUD_ACCOUNT, doc="Address of the account's API.", env="S2_ACCOUNT_ENDPOINT")
+    account_endpoint: str = option(
+        CLOUD_ACCOUNT, doc="Address of the account's API.", env="S2_ACCOUNT_ENDPOINT", place=True
+    )
     basin_endpoint: str = option(
-        CLOUD_BASIN, doc="Address of the basin's API; `{basin}` stands for its name.", env="S2_BASIN_ENDPOINT"
+        CLOUD_BASIN,
+        doc="Address of the basin's API; `{basin}` stands for its name.",
+        env="S2_BASIN_ENDPOINT",
+        place=True,
     )
     encryption_key: SecretStr | None = option(None, doc="Key of streams that are encrypted, in base64.")
     encryption_key_file: Path | None = option(None, doc="File that holds the key.")

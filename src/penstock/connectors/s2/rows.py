@@ -26,8 +26,6 @@ def is_moment(kind: pa.DataType) -> bool:
 
 IN_SQL[is_moment] = "TIMESTAMP"
 TAKES = {"value": is_bytes, "headers": is_headers, "timestamp": is_moment, "stream": is_text}
-# A column that a source gives and a server makes: a table has it, and INSERT leaves it null.
-SERVERS_OWN = "sequence"
 
 
 def accept(options: S2SinkOptions, columns: pa.Schema) -> None:
@@ -39,15 +37,12 @@ def accept(options: S2SinkOptions, columns: pa.Schema) -> None:
         templates.check("stream", template, columns.names)
         upsert.accept(columns, options.key_columns)
         return
-    own = pa.schema([field for field in columns if field.name != SERVERS_OWN])
-    templates.accept("s2", own, template, TAKES, "stream")
+    templates.accept("s2", columns, template, TAKES, "stream")
 
 
 def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Iterator[tuple[str, Encoded]]:
     """The rows of a batch, numbered from `first`, as records of each stream in turn."""
     names = batch.schema.names
-    if SERVERS_OWN in names and options.mode != "upsert" and batch.column(SERVERS_OWN).null_count < len(batch):
-        raise OptionError(f"s2 would drop the column '{SERVERS_OWN}', which the server gives. Leave it out.")
     number = np.arange(first, first + len(batch))
     moment = None
     if options.mode == "upsert":
