@@ -94,3 +94,28 @@ def lengths(column: pa.Array) -> Ints:
     """How many bytes each row has."""
     found: Ints = pc.binary_length(column).to_numpy().astype(np.int64)
     return found
+
+
+def sizes(column: pa.Array) -> Ints:
+    """About how many bytes each row takes, whatever the type; the same however the column is sliced."""
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return lengths(pc.fill_null(column, b"" if pa.types.is_binary(kind) else "")) + 4
+    if pa.types.is_struct(kind):
+        return sum((sizes(part) for part in column.flatten()), np.zeros(len(column), np.int64))
+    if pa.types.is_list(kind):
+        total = np.concatenate([[0], np.cumsum(sizes(column.flatten()))])
+        end = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64))
+        found: Ints = np.diff(total[end], prepend=0) + 4
+        return found
+    return np.full(len(column), max(1, kind.bit_width // 8), np.int64)
+
+
+def cuts(size: Ints, most: int) -> list[tuple[int, int]]:
+    """Rows of these sizes in runs of at most `most` bytes, from and to; a row that is larger has one of its own."""
+    total, found, low = np.concatenate([[0], np.cumsum(size)]), [], 0
+    while low < len(size):
+        high = max(low + 1, int(np.searchsorted(total, total[low] + most, side="right")) - 1)
+        found.append((low, high))
+        low = high
+    return found

@@ -21,6 +21,8 @@ if job.get("batch"):
     frame = spark.read.format(format).options(**job["options"]).load()
     print(json.dumps({"rows": frame.count()}), flush=True)
 rows = spark.readStream.format(format).options(**job["options"]).load()
+if job.get("select"):
+    rows = rows.selectExpr(*job["select"])
 if job.get("sink"):
     query = rows.select("value").writeStream.format(format).options(**job["sink"])
 else:

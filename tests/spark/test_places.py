@@ -57,7 +57,7 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
             except OSError:
                 return False
 
-        wait(two_workers, seconds=60)
+        wait(two_workers)
         yield address
     finally:
         for process in running:
@@ -66,13 +66,51 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
             process.wait()
 
 
-def test_a_standalone_cluster_of_two_workers_reads_every_row_once(options: dict[str, str], tmp_path: Path) -> None:
-    with cluster(tmp_path, sys.executable) as address:
-        job = Job(tmp_path, options, master=address, conf={"spark.executor.memory": "512m"})
-        job.run()
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A cluster for the tests that need nothing special of it, and the folder where its workers work."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with cluster(folder, sys.executable) as address:
+        yield address, folder
+
+
+def test_a_standalone_cluster_of_two_workers_reads_every_row_once(
+    standalone: tuple[str, Path], options: dict[str, str], tmp_path: Path
+) -> None:
+    address, folder = standalone
+    before = set(folder.glob("work*/app-*/*"))
+    job = Job(tmp_path, options, master=address, conf={"spark.executor.memory": "512m"})
+    job.run()
     assert sorted(job.values()) == list(range(5_000))
-    executors = list((tmp_path / "work1").glob("app-*/*")) + list((tmp_path / "work2").glob("app-*/*"))
-    assert len(executors) == 2, "both workers must have had an executor"
+    executors = set(folder.glob("work*/app-*/*")) - before
+    assert len({path.parts[len(folder.parts)] for path in executors}) == 2, "both workers must have had an executor"
+
+
+def test_a_batch_of_core_nats_may_be_larger_than_what_spark_sends_to_a_task(
+    standalone: tuple[str, Path], tmp_path: Path
+) -> None:
+    """170 MB in one batch, which would be one task: Spark sends none that is larger than 128 MB."""
+    rows, padding = 170, b"x" * 1_000_000
+    with NatsServer(tmp_path / "nats", config="max_pending: 536870912\n") as running:
+        options = {"servers": running.url, "subjects": "big", "maxBufferBytes": "512mb"}
+        job = Job(
+            tmp_path,
+            options | {"minRecordsPerTrigger": str(rows)},
+            format="nats",
+            master=standalone[0],
+            select=["string(substring(value, 1, 6)) AS value"],
+            available_now=False,
+            conf={"spark.executor.memory": "512m"},
+        )
+        with job.running() as process:
+            wait(lambda: job.batch_done(0), process)  # it listens from now on
+            publisher = Admin(running.url).connection
+            for i in range(rows):
+                publisher.send(b"PUB big %d\r\n%06d%s\r\n" % (6 + len(padding), i, padding))
+                publisher.flush()
+            wait(lambda: job.batch_done(1), process)
+            publisher.close()
+    assert sorted(job.values()) == list(range(rows))
 
 
 def test_registering_by_value_works_where_the_package_is_not_installed(options: dict[str, str], tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import datasource as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from penstock.columns import cuts, sizes
 from penstock.contract import Gathering, Holding, Predicate, Source
 from penstock.errors import OptionError
 from penstock.offsets import Bound, Range, decode
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # Filters may be pushed by wall-clock time, but servers' clocks differ a little after a change of leader.
 CLOCK_SLACK = 60_000_000
+# Rows that travel inside a partition are part of the message that starts its task, and Spark refuses one of 128 MB.
+PIECE = 8 << 20
 
 
 class Partition(spark.InputPartition):
@@ -105,7 +109,7 @@ class StreamReader(_Reading, spark.DataSourceStreamReader, SupportsTriggerAvaila
         if not isinstance(source, Holding):
             return [Partition(ranges) for ranges in tasks]
         schema = self.connector.columns(self.options)
-        return [Partition(ranges, _packed(schema, source, ranges)) for ranges in tasks]
+        return [Partition(ranges, rows) for ranges in tasks for rows in _packed(schema, source, ranges)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has the rows before `end` for good."""
@@ -171,14 +175,18 @@ def _rows(source: Source, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         yield from source.read(span)
 
 
-def _packed(schema: pa.Schema, source: Holding, ranges: Sequence[Range]) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, schema) as stream:
-        for span in ranges:
-            for batch in source.ship(span):
-                stream.write_batch(batch)
-    packed: bytes = out.getvalue().to_pybytes()
-    return packed
+def _packed(schema: pa.Schema, source: Holding, ranges: Sequence[Range]) -> Iterator[bytes]:
+    """The rows of the ranges, in pieces that a task can be sent with; the same pieces for the same rows."""
+    batches = [batch for span in ranges for batch in source.ship(span)]
+    if not batches:
+        return
+    rows = pa.Table.from_batches(batches, schema)
+    size = np.concatenate([sizes(batch.to_struct_array()) for batch in batches])
+    for low, high in cuts(size, PIECE):
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, schema) as stream:
+            stream.write_table(rows.slice(low, high - low))
+        yield out.getvalue().to_pybytes()
 
 
 _TESTS: dict[type[spark.Filter], Any] = {
