@@ -35,13 +35,17 @@ BATCHES = 5
 
 
 def run(console: Console, records: int, master: str) -> None:
-    """The whole demo; ends by itself."""
+    """The whole demo; ends by itself, and takes everything with it that it started, also when it is told to end."""
     require_java()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     logging.getLogger("penstock").setLevel(logging.ERROR)
     bar = Progress(
         TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, NatsServer(Path(folder) / "nats") as server:
+    # What Spark's Python workers write in the moment that they end may be in the way: this is no error.
+    temporary = tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True)
+    with temporary as folder, NatsServer(Path(folder) / "nats") as server:
         console.print(f"nats-server runs on {server.url}, with its data in {folder}", highlight=False)
         with bar as progress:
             task = progress.add_task("publishing orders", total=records)
@@ -64,6 +68,11 @@ def run(console: Console, records: int, master: str) -> None:
     console.print(f"{records:,} published, {counted - twice:,} read, {twice:,} twice", style="bold", highlight=False)
     if counted != records or twice:
         raise ProtocolError("the demo did not count every order exactly once")
+
+
+def _end(number: int, frame: Any) -> None:
+    """Leave all blocks, which end what they began, as Ctrl-C does."""
+    sys.exit(128 + number)
 
 
 def publish(url: str, records: int, progress: Callable[[int], None] = lambda done: None) -> None:
@@ -126,19 +135,20 @@ class _Job:
 
     def run(self, progress: Callable[[int], None], kill_in: int | None = None) -> None:
         """Until it ends, or to the middle of a batch."""
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.demo", json.dumps(self.told)],
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+        process: subprocess.Popen[bytes] | None = None
         try:
+            with self.log.open("ab") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "penstock.demo", json.dumps(self.told)],
+                    stdout=log, stderr=log, start_new_session=True,
+                )  # fmt: skip
             while process.poll() is None:
                 time.sleep(0.02)
                 progress(min(self._position(), self.records))
                 if kill_in is not None and self._is_in(kill_in):
                     return
         finally:
-            if process.poll() is None:  # Spark's JVM and Python workers too
+            if process is not None and process.poll() is None:  # Spark's JVM and Python workers too
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         progress(min(self._position(), self.records))

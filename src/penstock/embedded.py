@@ -62,15 +62,24 @@ class NatsServer:
         log = (self.folder / "server.log").open("ab")
         self.process = subprocess.Popen([self.executable, "-c", str(file)], stdout=log, stderr=log)
         log.close()
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                break
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+        try:
+            if self._listens():
                 return self
-            time.sleep(0.02)
+        except BaseException:  # whoever is interrupted here has no server to stop yet
+            self.kill()
+            raise
         self.kill()
         raise ConnectError(f"nats-server did not start: {(self.folder / 'server.log').read_text()[-500:]}")
+
+    def _listens(self) -> bool:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if self.process is None or self.process.poll() is not None:
+                break
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return True
+            time.sleep(0.02)
+        return False
 
     def stop(self) -> None:
         """End it, politely first."""

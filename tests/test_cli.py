@@ -1,0 +1,109 @@
+"""The command line where it meets what cannot be done, and where it is told to end."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import iggy_harness
+import s2_harness
+from harness import Admin
+from penstock.cli import app
+from penstock.connectors.s2 import S2Streams
+from penstock.connectors.s2.lite import S2Lite
+from penstock.contract import Origin
+from penstock.embedded import NatsServer
+from spark.jobs import command, descendants, kill, wait
+
+
+def peek(*words: str) -> tuple[int, str]:
+    """The exit code, and what it said as one line."""
+    ran = CliRunner().invoke(app, ["peek", *words])
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    return ran.exit_code, " ".join(ran.output.split())
+
+
+def test_peek_at_core_nats_says_that_nothing_is_kept(nats: NatsServer) -> None:
+    code, said = peek("nats", f"servers={nats.url}", "subjects=x.>")
+    assert code == 1
+    assert "cannot do so here: Core NATS keeps no message. Set capture=true to keep them in a stream." in said
+
+
+def test_peek_at_captured_messages_shows_them(nats: NatsServer, admin: Admin, stream: str) -> None:
+    admin.create(stream)
+    admin.numbers(stream, 20)
+    code, said = peek("nats", f"servers={nats.url}", f"subjects={stream}.>", "capture=true", "-n", "3")
+    assert code == 0, said
+    assert "the newest 3 of nats" in said
+    assert all(f"{stream} │ {sequence} │" in said for sequence in (18, 19, 20))
+
+
+def test_peek_takes_no_message_from_a_shared_consumer(nats: NatsServer, admin: Admin, stream: str) -> None:
+    admin.create(stream)
+    admin.numbers(stream, 3)
+    config = {"stream_name": stream, "config": {"durable_name": "shared", "ack_policy": "explicit"}}
+    admin.calls.call(f"CONSUMER.CREATE.{stream}.shared", config)
+    code, said = peek("jetstream", f"servers={nats.url}", f"stream={stream}", "ack=explicit", "consumer=shared")
+    assert code == 1
+    assert "leave 'ack' at none to look at a stream" in said
+    assert admin.calls.call(f"CONSUMER.INFO.{stream}.shared")["num_pending"] == 3
+
+
+def test_peek_shows_changes_to_a_table(
+    s2: "S2Lite | s2_harness.Cloud", s2_admin: s2_harness.S2Admin, stream: str
+) -> None:
+    name = f"peek-{stream.lower()}"
+    s2_admin.make(name)
+    rows = pa.record_batch({"id": ["a", "b"], "amount": [1, 2]})
+    given = {**s2.options(), "mode": "upsert", "keyColumns": "id"}
+    sink = S2Streams.open_sink(
+        S2Streams.parse_sink({**given, "stream": name, "delivery": "at_least_once"}), rows.schema
+    )
+    sink.write(iter([rows]), Origin("q", 0, 0))
+    sink.close()
+    words = [f"{key}={value}" for key, value in {**given, "streams": name}.items()]
+    code, said = peek("s2", *words, "columns=id STRING, amount BIGINT, _sequence BIGINT")
+    assert code == 0, said
+    assert "│ a │ 1 │ 0 │" in said
+    code, said = peek("s2", *words, "columns=id STRING, amount BIGINT", "snapshot=true")
+    assert code == 1
+    assert "leave out 'snapshot'" in said
+
+
+def test_peek_at_iggy_shows_the_newest_of_all_partitions(
+    iggy: iggy_harness.Server, iggy_admin: iggy_harness.IggyAdmin, stream: str
+) -> None:
+    iggy_admin.make(f"peek-{stream}", "orders", 2)
+    for partition in range(2):
+        iggy_admin.send(f"peek-{stream}", "orders", [b"p%d-%d" % (partition, i) for i in range(5)], partition)
+    words = [f"{key}={value}" for key, value in iggy_harness.options(iggy).items()]
+    code, said = peek("iggy", *words, f"stream=peek-{stream}", "topic=orders", "typedHeaders=true", "-n", "10")
+    assert code == 0, said
+    assert all(f"p{partition}-{i}" in said for partition in range(2) for i in range(5))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_the_demo_ends_everything_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
+    """In the middle of its first query, with a server, a driver, a JVM and Python workers."""
+    ran = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "demo", "--records", "200000", "--master", "local[2]"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    began: list[int] = []
+    try:
+        wait(lambda: any("pyspark.daemon" in command(pid) for pid in descendants(ran.pid)), ran)
+        began = descendants(ran.pid)
+        assert any("nats-server" in command(pid) for pid in began)
+        assert any("SparkSubmit" in command(pid) for pid in began)
+        ran.send_signal(number)
+        assert ran.wait(30) == (130 if number == signal.SIGINT else 128 + number)
+        wait(lambda: not any(command(pid) for pid in began), seconds=30)
+    finally:
+        for pid in [*began, ran.pid]:
+            kill(pid)
+    assert not list(tmp_path.glob("penstock-demo-*"))
