@@ -274,6 +274,24 @@ def test_a_replay_with_other_rows_is_refused(
     assert numbers(s2_admin, name) == list(range(2000))
 
 
+@pytest.mark.parametrize("cut", [400, 2000, 3333])
+def test_a_replay_goes_on_behind_an_attempt_that_took_a_part_for_the_whole(
+    s2: Server, s2_admin: S2Admin, name: str, cut: int
+) -> None:
+    """What an attempt leaves whose input was cut off unseen: a part of the rows, with a final stamp."""
+    write(s2, values(0, cut), stream=name)
+    last = chain.Stamp.decode(dict(s2_admin.read(name)[-1].headers)[chain.HEADER])
+    assert last is not None
+    assert last.final
+    receipt = write(s2, values(0, 5000), stream=name)
+    assert numbers(s2_admin, name) == list(range(5000))
+    assert (receipt.rows, receipt.known) == (5000, cut)
+    assert write(s2, values(0, 5000), stream=name).known == 5000
+    with pytest.raises(ProtocolError, match="another checksum"):
+        write(s2, values(1, 5001), stream=name)
+    assert numbers(s2_admin, name) == list(range(5000))
+
+
 def test_a_second_driver_on_one_checkpoint_stops_the_first(s2: Server, s2_admin: S2Admin, name: str) -> None:
     write(s2, values(0, 100), ME._replace(batch=7), stream=name)
     with pytest.raises(ConnectError, match="rows of batch 7 already: another run of this query has overtaken it"):
