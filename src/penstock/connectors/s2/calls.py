@@ -4,6 +4,7 @@ nothing of positions' meaning, attempts or Spark.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
@@ -189,34 +190,45 @@ class Calls:
         return _checked(self._ask([request])[0]).json()
 
     def _no_basin(self) -> OptionError:
-        wanted, names = self.options.basin, []
-        account = Calls(self.options)
-        try:
-            account._connection = connect(self.options, self.options.account())
-            names = [entry["name"] for entry in account._json(Request("GET", "/v1/basins?limit=1000"))["basins"]]
-        except PenstockError:
-            pass  # a token may well not allow to list them
-        finally:
-            account.drop()
-        return OptionError(f"there is no basin '{wanted}' at {self.options.base()}. {nearest(wanted, names)}")
+        wanted, where = self.options.basin, self.options.account()
+        what = f"there is no basin '{wanted}' at {self.options.base()}."
+        if where is None:
+            return OptionError(f"{what} Check basin and basinEndpoint.")
+        return OptionError(f"{what} {nearest(wanted, _basins(self.options, where))}")
 
 
-def connect(options: S2Options, base: str | None = None) -> Connection:
-    """A connection to the basin, or to another address, as this user."""
-    headers = {"user-agent": "penstock"}
+def connect(options: S2Options) -> Connection:
+    """A connection to the basin, as this user."""
+    headers = _headers(options)
     if options.names_basin():
         headers["s2-basin"] = options.basin
-    token, key = options.reveal("access_token"), options.reveal("encryption_key")
-    if token:
-        headers["authorization"] = f"Bearer {token}"
-    if key:
+    if key := options.secret("encryption_key"):
         headers["s2-encryption-key"] = key
 
     def make() -> Connection:
-        times = options.connect_timeout, options.request_timeout
-        return Connection(base or options.base(), headers, *times, options.tls_ca)
+        return Connection(options.base(), headers, options.connect_timeout, options.request_timeout, options.tls_ca)
 
-    return make() if base else pool.take(_key(options), make)
+    return pool.take(_key(options), make)
+
+
+def _basins(options: S2Options, account: str) -> list[str]:
+    """The basins of the account, as far as it tells: a token may well not allow to list them. It is not told the key of
+    the streams.
+    """
+    try:
+        connection = Connection(
+            account, _headers(options), options.connect_timeout, options.request_timeout, options.tls_ca
+        )
+        with closing(connection):
+            answer = _checked(connection.ask([Request("GET", "/v1/basins?limit=1000")])[0]).json()
+    except PenstockError:
+        return []
+    return [entry["name"] for entry in answer.get("basins", [])]
+
+
+def _headers(options: S2Options) -> dict[str, str]:
+    token = options.secret("access_token")
+    return {"user-agent": "penstock"} | ({"authorization": f"Bearer {token}"} if token else {})
 
 
 def keep(options: S2Options, connection: Connection) -> None:

@@ -62,26 +62,48 @@ class S2Options(Options):
             given = getattr(self, name)
             if given is not None and not re.fullmatch(r"https?://[^/\s@]+(/v1)?/?", given):
                 raise ValueError(f"{alias(name)} must be an address such as http://127.0.0.1:8080 or https://host")
-        key = self.encryption_key
-        if key is not None:
-            try:
-                base64.b64decode(key.get_secret_value(), validate=True)
-            except (ValueError, binascii.Error):
-                raise ValueError("encryptionKey must be base64") from None
+        for name, secret in (("access_token", self.access_token), ("encryption_key", self.encryption_key)):
+            if secret is not None and (why := _unfit(name, secret.get_secret_value())):
+                raise ValueError(why)
         return self
+
+    def secret(self, name: str) -> str | None:
+        """The access token or the encryption key, also from its file, as a header can carry it."""
+        value = self.reveal(name)
+        why = None if value is None else _unfit(name, value)
+        if why:
+            raise OptionError(f"{why}. It comes from {alias(name)} or {alias(name)}File.")
+        return value
 
     def base(self) -> str:
         """The address of the basin's API."""
         text = self.endpoint or self.basin_endpoint.replace("{basin}", self.basin)
         return text.rstrip("/").removesuffix("/v1")
 
-    def account(self) -> str:
-        """The address of the account's API."""
+    def account(self) -> str | None:
+        """The address of the account's API; None where the user has a basin elsewhere and named no account: what
+        opens that basin is not for S2's cloud to see.
+        """
+        elsewhere = {"basin_endpoint", "account_endpoint"} & self.model_fields_set == {"basin_endpoint"}
+        if self.endpoint is None and elsewhere:
+            return None
         return (self.endpoint or self.account_endpoint).rstrip("/").removesuffix("/v1")
 
     def names_basin(self) -> bool:
         """Whether the address does not say which basin is meant, so that each request must."""
         return self.endpoint is not None or "{basin}" not in self.basin_endpoint
+
+
+def _unfit(name: str, value: str) -> str | None:
+    """Why a secret can be no header, without the secret."""
+    if name == "access_token":
+        fits = re.fullmatch(r"[!-~]+", value)
+        return None if fits else f"{alias(name)} must be plain ASCII without spaces or line breaks"
+    try:
+        base64.b64decode(value, validate=True)
+    except (ValueError, binascii.Error):
+        return f"{alias(name)} must be base64"
+    return None
 
 
 def _keys_fit_the_mode(mode: str, keys: tuple[str, ...]) -> None:
