@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from http_double import HttpDouble, passed_on
 from proxy import Proxy
 from s2_sdk import CommandRecord, Record
 from s2_tools import QUICK, read, source, trimmed, values, write
@@ -199,6 +200,25 @@ def test_cuts_and_stalls_in_an_answer_lose_and_double_nothing(s2: Server, s2_adm
         assert rows == list(range(20_000))
         assert proxy.connections >= 4
         assert not proxy.plan
+
+
+@pytest.mark.parametrize("polite", [True, False], ids=["said so", "just ended"])
+def test_more_streams_are_read_than_a_proxy_answers_on_one_connection(
+    s2: Server, s2_admin: S2Admin, name: str, polite: bool
+) -> None:
+    names = [f"{name}/{i:03}" for i in range(150)]
+    s2_admin.make_all(names)
+    for stream in names[::10]:
+        s2_admin.append(stream, [stream.encode()] * 3)
+    with HttpDouble(passed_on(lite(s2).port), most=10, polite=polite) as proxy:
+        opened = source(s2, endpoint=proxy.url, streams=",".join(names), maxRetries=0)
+        bounds = opened.bounds()
+        assert sorted(bounds) == names
+        spans = [Range(stream, 0, bound.next, bound.epoch) for stream, bound in bounds.items() if bound.next]
+        rows = [row for batch in opened.read_many(spans) for row in batch.to_pylist()]
+        opened.close()
+        assert sorted(row["value"].decode() for row in rows) == sorted(names[::10] * 3)
+        assert len(proxy.heads) < 2 * (4 * len(names)), "what was answered was asked for again"
 
 
 def test_a_server_that_is_down_is_said_at_once_and_one_that_comes_back_is_waited_for(tmp_path: Path, name: str) -> None:

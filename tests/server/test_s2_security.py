@@ -19,13 +19,13 @@ BASINS = answer(b'{"basins":[{"name":"some-basin"}],"has_more":false}')
 
 @pytest.fixture
 def basin() -> Iterator[HttpDouble]:
-    with HttpDouble(lambda number, head: BASINS if "/v1/basins" in head else NO_BASIN) as running:
+    with HttpDouble(lambda head, body: BASINS if "/v1/basins" in head else NO_BASIN) as running:
         yield running
 
 
 @pytest.fixture
 def account() -> Iterator[HttpDouble]:
-    with HttpDouble(lambda number, head: BASINS) as running:
+    with HttpDouble(lambda head, body: BASINS) as running:
         yield running
 
 
@@ -71,14 +71,14 @@ def test_one_address_for_everything_lists_its_basins_without_the_key(basin: Http
 
 
 def test_a_server_that_knows_no_basin_wherever_it_is_asked_is_asked_once() -> None:
-    with HttpDouble(lambda number, head: NO_BASIN) as running:
+    with HttpDouble(lambda head, body: NO_BASIN) as running:
         assert "there is no basin 'some-basim'" in _asked(endpoint=running.url)
         assert len(running.heads) == 2
 
 
 def test_nobody_is_sent_elsewhere_with_the_secrets(account: HttpDouble) -> None:
     away = answer(b"", "307 Temporary Redirect", f"location: {account.url}/v1/streams")
-    with HttpDouble(lambda number, head: away) as running:
+    with HttpDouble(lambda head, body: away) as running:
         assert "307" in _asked(endpoint=running.url)
     assert account.heads == []
 
@@ -102,7 +102,7 @@ def test_a_secret_that_would_be_more_than_a_header_is_refused(
 
 def test_a_refused_token_is_said_without_it() -> None:
     no = answer(b'{"code":"permission_denied","message":"no"}', "403 Forbidden")
-    with HttpDouble(lambda number, head: no) as running:
+    with HttpDouble(lambda head, body: no) as running:
         given = {"basin": "some-basin", "streams": "x", "endpoint": running.url, "accessToken": TOKEN}
         with pytest.raises(ConnectError, match="S2 refuses the access token") as refused:
             S2Streams.open_source(S2Streams.parse(given)).check()

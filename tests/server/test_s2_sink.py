@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from http_double import HttpDouble, passed_on
 from proxy import Proxy
 from s2_sdk import CommandRecord
 from s2_tools import ME, QUICK, numbers, read, trimmed, until, values, write
@@ -136,6 +137,16 @@ def test_a_batch_that_was_cut_off_is_sent_again(s2: Server, s2_admin: S2Admin, n
         write(s2, values(0, 9000), stream=name, **_through(s2, proxy))
         assert not proxy.sent
     assert numbers(s2_admin, name) == list(range(9000))
+
+
+def test_a_proxy_that_ends_connections_after_some_requests_costs_no_retry(
+    s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    with HttpDouble(passed_on(lite(s2).port), most=3) as proxy:
+        options = {"stream": name, "appendSession": "false", "maxRetries": 0, "endpoint": proxy.url}
+        write(s2, values(0, 10_000), **options)
+        assert proxy.connections >= 4
+    assert numbers(s2_admin, name) == list(range(10_000))
 
 
 def test_an_answer_that_never_comes_ends_in_time_and_doubles_nothing(s2: Server, s2_admin: S2Admin, name: str) -> None:

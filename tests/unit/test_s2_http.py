@@ -56,6 +56,14 @@ def test_answers_keep_their_order_and_words_in_between_are_no_answers() -> None:
         assert [answer.body for answer in connection.ask([GET] * 5)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("last", [b"", b"connection: close\r\n"])
+def test_answers_before_the_end_of_a_connection_count(last: bytes) -> None:
+    one = b"HTTP/1.1 200 OK\r\n%scontent-length: 1\r\n\r\n"
+    with answering(one % b"" + b"0" + one % last + b"1") as connection:
+        assert [answer.body for answer in connection.ask([GET] * 5)] == [b"0", b"1"]
+        assert connection.closed
+
+
 def test_a_connection_that_the_server_ends_or_that_has_something_to_come_is_not_used_again() -> None:
     with answering(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\nx", close=False) as connection:
         assert connection.ask([GET])[0].body == b"x"

@@ -181,7 +181,18 @@ class Calls:
         return OptionError(f"basin '{self.options.basin}' has no stream '{stream}'. {nearest(stream, names)}")
 
     def _ask(self, requests: Sequence[Request]) -> list[Response]:
-        answers = self.open().ask(requests)
+        answers: list[Response] = []
+        while len(answers) < len(requests):
+            connection = self.open()
+            used = connection.used
+            try:
+                answers += connection.ask(requests[len(answers) :])
+            except Disconnected:
+                if not used:
+                    raise
+                # It was ended after what was asked before, or while it lay idle: a new one tells.
+            if connection.closed:
+                self.drop()
         if any(answer.status == 404 and answer.json().get("code") == "basin_not_found" for answer in answers):
             raise self._no_basin()
         return answers

@@ -83,13 +83,23 @@ class Connection:
             ) from None
 
     def ask(self, requests: Sequence[Request]) -> list[Response]:
-        """The answers, in turn; requests travel together."""
+        """The answers, in turn; requests travel together. Fewer where the connection ended after some of them, as
+        proxies end one after so many: the rest was not answered, and may be asked for over another connection.
+        """
+        self.used = True
         answers: list[Response] = []
-        for low in range(0, len(requests), PIPELINE):
-            part = requests[low : low + PIPELINE]
-            self._due += len(part)
-            self.send(b"".join(self._text(request) for request in part))
-            answers += [self.response() for _ in part]
+        try:
+            for low in range(0, len(requests), PIPELINE):
+                part = requests[low : low + PIPELINE]
+                self._due += len(part)
+                self.send(b"".join(self._text(request) for request in part))
+                for _ in part:
+                    answers.append(self.response())
+                    if self.closed:
+                        return answers
+        except Disconnected:
+            if not answers:
+                raise
         return answers
 
     def stream(self, request: Request) -> tuple[Response, Iterator[bytes]]:

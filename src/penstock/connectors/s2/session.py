@@ -33,7 +33,7 @@ class Session:
 
     def send(self, batch: Batch) -> None:
         """Put a batch on its way."""
-        if self._connection is None:
+        if self._connection is None or (self._connection.closed and not self.options.append_session):
             self._connection = connect(self.options)
             if self.options.append_session:
                 self._connection.open(Request("POST", path(self.stream), SESSION))
