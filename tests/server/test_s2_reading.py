@@ -10,9 +10,10 @@ import pytest
 from http_double import HttpDouble, passed_on
 from proxy import Proxy
 from s2_sdk import CommandRecord, Record
-from s2_tools import QUICK, read, source, trimmed, values, write
+from s2_tools import QUICK, read, source, trimmed, until, values, write
 
 from penstock.connectors.s2 import S2Streams
+from penstock.connectors.s2.calls import Calls
 from penstock.connectors.s2.lite import S2Lite
 from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.offsets import Range
@@ -127,6 +128,62 @@ def test_a_stream_made_again_has_another_epoch_at_once(s2: Server, s2_admin: S2A
     assert after.epoch != before.epoch
 
 
+@pytest.mark.parametrize("mode", ["records", "upsert"])
+def test_a_replay_does_not_read_the_new_life_of_a_stream(s2: Server, s2_admin: S2Admin, name: str, mode: str) -> None:
+    """What a task was planned for is deleted and made again, and has grown as long as before."""
+    change: dict[str, Any] = {}
+    if mode == "upsert":
+        change = {"mode": "upsert", "keyColumns": "k", "columns": "k INT, v INT"}
+    headers = [(b"@key", b'{"k":1}'), (b"@action", b"u")]
+    for stream in ("old", "other"):
+        s2_admin.make(f"{name}/{stream}")
+        s2_admin.append(f"{name}/{stream}", [Record(b'{"v":1}', headers)] * 20)
+    opened = source(s2, streamPrefix=f"{name}/", **change)
+    spans = [Range(stream, 5, bound.next, bound.epoch) for stream, bound in opened.bounds().items()]
+    s2_admin.delete(f"{name}/old")
+    s2_admin.make(f"{name}/old")
+    s2_admin.append(f"{name}/old", [Record(b'{"v":2}', headers)] * 30)
+    told = rf"'{name}/old' was deleted and made again \(now 0 to 29, since .*\); the query stood at 5 of the old one"
+    with pytest.raises(DataLossError, match=told):
+        list(opened.read(spans[0]))
+    with pytest.raises(DataLossError, match=told):
+        list(opened.read_many(spans))
+    lax = source(s2, streamPrefix=f"{name}/", failOnDataLoss="false", **change)
+    assert list(lax.read(spans[0])) == []
+    assert sum(map(len, lax.read_many(spans))) == 15, "the other stream is read all the same"
+    now = [Range(stream, 0, bound.next, bound.epoch) for stream, bound in lax.bounds().items()]
+    assert sum(map(len, lax.read_many(now))) == 50
+
+
+def test_a_stream_made_again_while_the_server_was_away_is_not_read_on(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"%d" % i + b"z" * 200 for i in range(20_000)])
+    with Proxy(lite(s2).port, [("cut", 2_500_000)]) as proxy:
+        opened = source(s2, endpoint=f"http://127.0.0.1:{proxy.port}", streams=name)
+        bound = opened.bounds()[name]
+        batches = opened.read(Range(name, 0, bound.next, bound.epoch))
+        assert next(batches)["sequence"][0].as_py() == 0
+        s2_admin.delete(name)
+        s2_admin.make(name)
+        s2_admin.append(name, [b"new"] * 20_000)
+        with pytest.raises(DataLossError, match="was deleted and made again"):
+            list(batches)
+
+
+def test_many_streams_are_looked_up_by_pages_and_one_by_one(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    names = [f"{name}/{i:04}" for i in range(150)] + [f"{name}/z/{i}" for i in range(10)] + [f"{name}/é,{{x}}"]
+    s2_admin.make_all([*names, *(f"{name}/y/{i:04}" for i in range(1100))])
+    calls = Calls(S2Streams.parse({**s2.options(), "streamPrefix": name}))
+    found = calls.named([*names, f"{name}/0000x", f"{name}/", f"{name}/zzz"])
+    assert sorted(found) == sorted(names)
+    assert found == {stream: made for stream, made in calls.streams(f"{name}/").items() if "/y/" not in stream}
+    assert sorted(calls.named(names[::40])) == names[::40]
+    assert calls.named([]) == {}
+    s2_admin.delete(names[3])
+    assert sorted(calls.named(names)) == sorted({*names} - {names[3]})
+    calls.close()
+
+
 def test_a_range_beyond_the_end_says_that_numbers_went_backwards(s2: Server, s2_admin: S2Admin, name: str) -> None:
     s2_admin.make(name)
     s2_admin.append(name, [b"x"] * 5)
@@ -153,6 +210,32 @@ def test_a_misspelt_name_is_refused_with_those_like_it_and_makes_no_stream() -> 
         assert admin.names("") == ["orders"]
         admin.tail("order")
         assert admin.names("") == ["order", "orders"], "this basin makes no streams, so nothing was proven"
+
+
+def test_a_deleted_stream_does_not_come_back_where_reading_makes_streams(tmp_path: Path) -> None:
+    with S2Lite(basin="makes-streams", config={"create_stream_on_read": True}) as server:
+        admin = S2Admin(server)
+        admin.make("orders")
+        admin.make("others")
+        admin.append("orders", [b"x"] * 5)
+        opened = source(server, streamPrefix="o", discoveryInterval="1h")
+        by_name = source(server, streams="orders", discoveryInterval="1h", failOnDataLoss="false")
+        span = Range("orders", 0, 5, opened.bounds()["orders"].epoch)
+        by_name.bounds()
+        admin.delete("orders")
+        until(lambda: "orders" not in admin.names(""))
+        for _ in range(3):
+            assert list(opened.bounds()) == ["others"]
+            assert list(by_name.bounds()) == []
+        for read in (lambda: opened.read(span), lambda: opened.read_many([span, span])):
+            with pytest.raises(DataLossError, match="'orders' is gone; the query stood at 0"):
+                list(read())
+        with pytest.raises(OptionError, match="has no stream 'orders'"):
+            write(server, values(0, 10), stream="orders")
+        assert admin.names("") == ["others"]
+        write(server, values(0, 10), stream="orders", ensureStream="true", retention="2h")
+        config = admin._run(lambda basin: basin.get_stream_config("orders"))
+        assert config.retention_policy == 7200, "it was made by a look at it, not as the options say"
 
 
 def test_an_encrypted_stream_is_written_and_read_with_its_key_alone() -> None:

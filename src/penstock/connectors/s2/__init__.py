@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.connectors.s2 import upsert
+from penstock.connectors.s2.calls import beginning
 from penstock.connectors.s2.changes import ChangesSource
 from penstock.connectors.s2.options import S2SinkOptions, S2SourceOptions
 from penstock.connectors.s2.sink import S2Sink
@@ -78,15 +79,9 @@ class S2Streams(Connector):
                     return None
                 options = options.model_copy(update={"streams": tuple(left)})
                 continue
-            prefix, common = options.stream_prefix or "", _beginning(wanted)
+            prefix, common = options.stream_prefix or "", beginning(wanted)
             if common.startswith(prefix):
                 options = options.model_copy(update={"stream_prefix": common})
             elif not prefix.startswith(common):
                 return None
         return options
-
-
-def _beginning(names: Sequence[str]) -> str:
-    """What all of them begin with."""
-    low, high = min(names), max(names)
-    return next((low[:i] for i, letter in enumerate(low) if high[i : i + 1] != letter), low)

@@ -3,7 +3,7 @@ nothing of positions' meaning, attempts or Spark.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +13,7 @@ import numpy as np
 from penstock import pool
 from penstock.columns import Ints
 from penstock.connectors.s2 import wire
-from penstock.connectors.s2.http import Connection, Request, Response
+from penstock.connectors.s2.http import PIPELINE, Connection, Request, Response
 from penstock.connectors.s2.options import S2Options
 from penstock.connectors.s2.wire import Records
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, nearest
@@ -69,31 +69,40 @@ class Calls:
     def streams(self, prefix: str) -> dict[str, str]:
         """The streams whose names begin so, and when each was made."""
         found: dict[str, str] = {}
-        after = ""
-        while True:
-            path = f"/v1/streams?prefix={quote(prefix, safe='')}&start_after={quote(after, safe='')}&limit=1000"
-            answer = self._json(Request("GET", path))
-            for entry in answer["streams"]:
-                after = entry["name"]
-                if entry.get("deleted_at") is None:
-                    found[after] = entry["created_at"]
-            if not answer["has_more"]:
-                return found
+        after, more = "", True
+        while more:
+            page, after, more = _page(self._ask([_listing(prefix, after)])[0])
+            found |= page
+        return found
 
-    def named(self, names: Sequence[str]) -> dict[str, str]:
+    def named(self, names: Iterable[str]) -> dict[str, str]:
         """When each of these streams was made; those that are not there are left out. Makes none, whatever the basin
         does for those that are read.
+
+        A page of the list answers for a thousand names where few others lie between them; the rest is asked for one by
+        one, together.
         """
-        paths = [f"/v1/streams?prefix={quote(name, safe='')}&limit=1" for name in names]
-        found = {}
-        for name, response in zip(names, self._ask([Request("GET", path) for path in paths]), strict=True):
-            for entry in _checked(response).json()["streams"]:  # the name itself comes before all that go on from it
-                if entry["name"] == name and entry.get("deleted_at") is None:
-                    found[name] = entry["created_at"]
+        left = sorted(set(names))
+        found: dict[str, str] = {}
+        while len(left) > PIPELINE:
+            first, rest = self._ask([_listing(left[0], limit=1), _listing(beginning(left), left[0])])
+            page, last, more = _page(rest)
+            page |= _page(first)[0]
+            behind = [name for name in left if name > last] if more else []
+            found |= {name: page[name] for name in left if name in page}
+            few = len(left) - len(behind) < PIPELINE
+            left = behind
+            if few:
+                break
+        # A name itself comes before all that go on from it.
+        for name, answer in zip(left, self._ask([_listing(name, limit=1) for name in left]), strict=True):
+            found |= {made: at for made, at in _page(answer)[0].items() if made == name}
         return found
 
     def tails(self, names: Sequence[str]) -> dict[str, int]:
-        """The next position of each stream; those that are gone are left out."""
+        """The next position of each stream; those that are gone are left out. Only for streams that `streams` or
+        `named` gave: a basin may be set to make a stream whose tail is asked for.
+        """
         responses = self._ask([Request("GET", f"{path(name)}/tail") for name in names])
         found = {}
         for name, response in zip(names, responses, strict=True):
@@ -121,7 +130,7 @@ class Calls:
 
     def last(self, streams: Sequence[str], back: int = 1) -> dict[str, tuple[int, Records] | None]:
         """Of each stream its tail, and as many of its last records as are there, at most `back`; None: no stream."""
-        tails = self.tails(streams)
+        tails = self.tails(list(self.named(streams)))
         there = [name for name in streams if tails.get(name)]
         requests = [
             Request("GET", f"{path(name)}?seq_num={max(0, tails[name] - back)}&count={back}", PROTO) for name in there
@@ -254,6 +263,27 @@ def _key(options: S2Options) -> tuple[Any, ...]:
     # Secrets by what they are now: a file may hold another one later.
     secrets = hash((options.reveal("access_token"), options.reveal("encryption_key")))
     return ("s2", secrets, *(getattr(options, name) for name in S2Options.model_fields))
+
+
+def _listing(prefix: str, after: str = "", limit: int = 1000) -> Request:
+    where = f"prefix={quote(prefix, safe='')}&start_after={quote(after, safe='')}&limit={limit}"
+    return Request("GET", f"/v1/streams?{where}")
+
+
+def _page(response: Response) -> tuple[dict[str, str], str, bool]:
+    """Of a page of the list: when each stream was made that is not being deleted, the last name, and whether more
+    follow.
+    """
+    answer = _checked(response).json()
+    entries = answer["streams"]
+    made = {entry["name"]: entry["created_at"] for entry in entries if entry.get("deleted_at") is None}
+    return made, entries[-1]["name"] if entries else "", bool(answer["has_more"])
+
+
+def beginning(names: Sequence[str]) -> str:
+    """What all of them begin with."""
+    low, high = min(names), max(names)
+    return next((low[:i] for i, letter in enumerate(low) if high[i : i + 1] != letter), low)
 
 
 def path(stream: str) -> str:

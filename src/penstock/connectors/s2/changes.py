@@ -37,10 +37,10 @@ class ChangesSource(S2Source):
 
     def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """One range at a time: keys are of a stream."""
-        for span in spans:
-            yield from self.read(span)
+        for span in self.planned(spans):
+            yield from self._read(span)
 
-    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+    def _read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The changes of a range, or where a snapshot is wanted, the last of each key that is no deletion."""
         waiting: list[pa.Table] = []
         kept = skipped = 0

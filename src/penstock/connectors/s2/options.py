@@ -126,7 +126,7 @@ class S2SourceOptions(S2Options, ReadOptions):
         example="orders/",
     )
     discovery_interval: Seconds = option(
-        10.0, doc="How often streams are looked up: new ones, those made again, and where they begin."
+        10.0, doc="How often it is looked up where streams begin. Which there are is looked up before every batch."
     )
     include_command_records: bool = option(
         False, doc="Whether fence and trim records are rows too; their one header has an empty key."

@@ -319,7 +319,7 @@ class _Task:
     def _catch_up(self, writer: _Writer) -> None:
         """Read what was appended since everything was known."""
         known = writer.chain.base
-        tail = self.calls.tails([writer.stream]).get(writer.stream, 0)
+        tail = self.calls.tails(list(self.calls.named([writer.stream]))).get(writer.stream, 0)
         if tail < known:
             raise ConnectError(
                 f"stream '{writer.stream}' ends at {tail}, but {self.origin} has written up to {known}: it was deleted "

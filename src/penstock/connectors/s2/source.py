@@ -52,11 +52,12 @@ class S2Source:
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of a range. What is missing of it was trimmed or has expired."""
-        for records in self.records(span):
-            yield from self._shown([span.shard], [records])
+        for same in self.planned([span]):
+            yield from self._read(same)
 
     def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of several ranges: short ones are asked for together, and come in one batch."""
+        spans = self.planned(spans)
         short = [span for span in spans if len(span) <= MOST_RECORDS]
         for low in range(0, len(short), PIPELINE):
             some = short[low : low + PIPELINE]
@@ -64,10 +65,37 @@ class S2Source:
             yield from self._shown([span.shard for span in complete], records)
             for span in some:
                 if span not in complete:
-                    yield from self.read(span)
+                    yield from self._read(span)
         for span in spans:
             if len(span) > MOST_RECORDS:
-                yield from self.read(span)
+                yield from self._read(span)
+
+    def planned(self, spans: Sequence[Range]) -> list[Range]:
+        """The ranges whose streams are still those that they were planned for, by one question for all of them. A
+        stream that is gone or was made again is an error, or logged.
+        """
+        retry = self.options.retry(f"looking up '{spans[0].shard}'" if len(spans) == 1 else "looking up streams")
+        return retry.run(lambda: self._ask(lambda: self._planned(spans)))
+
+    def _planned(self, spans: Sequence[Range]) -> list[Range]:
+        made = self._calls.named(span.shard for span in spans)
+        same: list[Range] = []
+        others: list[Range] = []
+        for span in spans:
+            life = made.get(span.shard)
+            (same if life is not None and span.epoch in ("", life) else others).append(span)
+        tails = self._calls.tails([span.shard for span in others if span.shard in made])
+        for span in others:
+            if span.shard in tails:
+                bound = Bound(0, tails[span.shard], made[span.shard])
+                self._report(Loss(span.shard, span.start, bound, "recreated"))
+            else:
+                self._report(Loss(span.shard, span.start, None, "gone"))
+        return same
+
+    def _read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        for records in self.records(span):
+            yield from self._shown([span.shard], [records])
 
     def _together(self, spans: Sequence[Range]) -> tuple[list[Records], list[Range]]:
         """The records of the ranges that one answer each was enough for; whatever is odd is left to `read`."""
@@ -84,10 +112,14 @@ class S2Source:
         return [records for records, _ in whole], [span for _, span in whole]
 
     def records(self, span: Range) -> Iterator[Records]:
-        """The same as S2 has them, command records and all."""
+        """The records of a range whose stream is the one planned for, command records and all."""
         at, retry = span.start, self.options.retry(f"reading '{span.shard}'")
+        away = False
         while at < span.end:
             try:
+                if away and not self._planned([span]):  # much may have happened meanwhile
+                    return
+                away = False
                 for records in self._calls.read(span.shard, at, span.end - at):
                     if not len(records):
                         continue  # only a sign of life
@@ -105,6 +137,7 @@ class S2Source:
             except Disconnected as error:
                 self._calls.drop()
                 retry.after(error)
+                away = True
             except ApiError as error:
                 if not error.is_gone:
                     raise ConnectError(f"reading stream '{span.shard}' failed: {error}.") from None
@@ -122,19 +155,25 @@ class S2Source:
         self._calls.close()
 
     def _bounds(self) -> Bounds:
-        tails = self._calls.tails(list(self._made))
-        odd = any(tails.get(name, -1) < last for name, last in self._tails.items() if name in self._made)
-        if odd or time.monotonic() >= self._until:
-            self._look_up()
-            tails = self._calls.tails(list(self._made))
-            self._first = self._calls.firsts(tails)
+        before, tails = self._made, self._look()
+        if any(tails[name] < self._tails.get(name, 0) and before.get(name) == self._made[name] for name in tails):
+            tails = self._look()  # made again just behind the list
+        due = time.monotonic() >= self._until
+        new = {name for name in tails if name not in self._first or before.get(name) != self._made[name]}
+        self._first |= self._calls.firsts({name: tail for name, tail in tails.items() if due or name in new})
+        if due:
             self._until = time.monotonic() + self.options.discovery_interval
         self._tails = tails
         found = {}
         for name, tail in tails.items():
-            first, size = self._first.get(name, (tail, 0))
+            first, size = self._first[name]
             found[name] = Bound(min(first, tail), tail, self._made[name], float(size))
         return found
+
+    def _look(self) -> dict[str, int]:
+        """The tails of the streams that are there, by the list of them: a look at one that is gone may make it."""
+        self._look_up()
+        return self._calls.tails(list(self._made))
 
     def _look_up(self) -> None:
         if self.options.streams:
@@ -162,6 +201,8 @@ class S2Source:
 
     def _short(self, span: Range, at: int) -> int:
         """An answer ended before its range: why, and where to go on."""
+        if not self._planned([span]):
+            return span.end
         tail = self._calls.tails([span.shard]).get(span.shard)
         if tail is None:
             self._report(Loss(span.shard, at, None, "gone"))
