@@ -124,6 +124,14 @@ class Marking(Protocol):
 
 
 @runtime_checkable
+class Weighing(Protocol):
+    """A source whose system tells no sizes of records: it must look at some of them, where the query stands."""
+
+    def weigh(self, at: Offsets, bounds: Bounds, limit: int) -> Bounds:
+        """The bounds with the average size of the records from `at` on that make about `limit` bytes. Driver."""
+
+
+@runtime_checkable
 class Gathering(Protocol):
     """A source that reads several short ranges better together than one after the other."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.contract import Marking, ReadOptions, Source
+from penstock.contract import Marking, ReadOptions, Source, Weighing
 from penstock.errors import DataLossError, OptionError
 from penstock.offsets import (
     Bound,
@@ -220,6 +220,9 @@ class Planner:
         """The end of a batch, and how it is cut into tasks: evenly by rows where the source can count them."""
         end = advance(start, bounds)
         spans = {s: Range(s, start[s].next, end[s].next) for s in start if end[s].next > start[s].next}
+        source = self.source
+        if max_bytes is not None and spans and isinstance(source, Weighing):
+            bounds = self._ask(partial(source.weigh, start, bounds, max_bytes))
         limit = _rows_allowed(max_bytes, bounds, max_rows)
         most, at_least = self.options.max_records_per_partition, self.options.min_partitions or 1
         ahead = sum(map(len, spans.values()))

@@ -260,6 +260,33 @@ def test_a_time_finds_the_first_record_not_older(s2: Server, s2_admin: S2Admin, 
     assert opened.find(name, (now + 10_000_000) * 1000) == 50
 
 
+@pytest.mark.parametrize(
+    ("sizes", "most"),
+    [([10] * 8000 + [20_000] * 300, 30), ([500_000] + [10] * 8000, 6), ([10] + [20_000] * 300, 15)],
+    ids=["small ones first", "one large one first", "one small one first"],
+)
+def test_a_batch_keeps_to_its_bytes_whatever_its_first_record_has(
+    s2: Server, s2_admin: S2Admin, name: str, sizes: list[int], most: int
+) -> None:
+    limit = 1_000_000
+    s2_admin.make(name)
+    for records in ([b"x" * size for size in sizes[:-300]], [b"x" * size for size in sizes[-300:]]):
+        step = 1000 if len(records) > 1000 else 40
+        for low in range(0, len(records), step):
+            s2_admin.append(name, records[low : low + step])
+    assert s2_admin.tail(name) == len(sizes)
+    opened = source(s2, streams=name, maxBytesPerTrigger=str(limit))
+    plan = Planner(opened, opened.options, "earliest")
+    at, batches = plan.next(plan.initial(), None), []
+    while (end := plan.next(at, None)) != at:
+        low, high = (place["next"][name] for place in (at, end))
+        batches.append(sum(sizes[low:high]))
+        at = end
+    assert sum(batches) == sum(sizes)
+    assert max(batches) <= max(2 * limit, max(sizes)), batches
+    assert len(batches) <= most, batches
+
+
 def test_a_thousand_streams_are_looked_at_in_one_go(s2: Server, s2_admin: S2Admin, name: str) -> None:
     names = [f"{name}/{i:04}" for i in range(300)]
     s2_admin.make_all(names)

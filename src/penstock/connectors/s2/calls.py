@@ -3,7 +3,7 @@ nothing of positions' meaning, attempts or Spark.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 from urllib.parse import quote
@@ -113,14 +113,19 @@ class Calls:
                     raise
         return found
 
-    def firsts(self, tails: dict[str, int]) -> dict[str, tuple[int, int]]:
-        """Of each stream the first position that it still holds, or its tail, and the size of the record there."""
+    def firsts(self, tails: Mapping[str, int]) -> dict[str, int]:
+        """Of each stream the first position that it still holds, or its tail."""
         requests = [Request("GET", f"{path(name)}?seq_num=0&count=1", PROTO) for name in tails]
         found = {}
         for (name, tail), response in zip(tails.items(), self._ask(requests), strict=True):
             records = _one(response)
-            found[name] = (tail, 0) if not len(records) else (int(records.sequence[0]), len(response.body))
+            found[name] = int(records.sequence[0]) if len(records) else tail
         return found
+
+    def sizes(self, places: Sequence[tuple[str, int]], count: int) -> list[float]:
+        """The average size of some records from each stream and position on; 0 where there are none."""
+        requests = [Request("GET", f"{path(name)}?seq_num={at}&count={count}", PROTO) for name, at in places]
+        return [len(response.body) / max(1, len(_one(response))) for response in self._ask(requests)]
 
     def at_time(self, stream: str, milliseconds: int) -> int | None:
         """The first position not older than a moment; None where all are."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.connectors.s2 import chain
+from penstock.connectors.s2 import chain, sizes
 from penstock.connectors.s2.calls import ApiError, Calls, gaps
 from penstock.connectors.s2.http import PIPELINE
 from penstock.connectors.s2.options import MOST_RECORDS, S2SourceOptions
@@ -20,6 +20,9 @@ from penstock.record import TIMESTAMP
 log = logging.getLogger("penstock")
 T = TypeVar("T")
 
+# Of so many streams the sizes of records are looked at.
+WEIGHED = 16
+
 
 class S2Source:
     """A source on one connection, taken at the first question."""
@@ -28,7 +31,7 @@ class S2Source:
         self.options, self.columns = options, columns
         self._calls = Calls(options)
         self._made: dict[str, str] = {}  # when each stream was
-        self._first: dict[str, tuple[int, int]] = {}
+        self._first: dict[str, int] = {}
         self._tails: dict[str, int] = {}
         self._known: set[str] = set()  # every stream that was ever there
         self._until = float("-inf")  # what is known of the streams, but for their tails, is good so long
@@ -49,6 +52,19 @@ class S2Source:
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
         """Positions have no gaps but for a few command records."""
         return None
+
+    def weigh(self, at: Offsets, bounds: Bounds, limit: int) -> Bounds:
+        """The bounds with the sizes of the records ahead, in the streams that have most of them."""
+        ahead = {name: bound.next - at[name].next for name, bound in bounds.items() if name in at}
+        most = [name for name in sorted(ahead, key=lambda name: -ahead[name])[:WEIGHED] if ahead[name] > 0]
+        places = {name: [at[name].next + far for far in sizes.places(ahead[name])] for name in most}
+        asked = [(name, place) for name in most for place in places[name]]
+        answers = iter(self._ask(lambda: self._calls.sizes(asked, sizes.BLOCK)))
+        found = dict(bounds)
+        for name in most:
+            average = sizes.average([next(answers) for _ in places[name]], ahead[name], limit)
+            found[name] = bounds[name]._replace(row_bytes=average)
+        return found
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of a range. What is missing of it was trimmed or has expired."""
@@ -164,11 +180,7 @@ class S2Source:
         if due:
             self._until = time.monotonic() + self.options.discovery_interval
         self._tails = tails
-        found = {}
-        for name, tail in tails.items():
-            first, size = self._first[name]
-            found[name] = Bound(min(first, tail), tail, self._made[name], float(size))
-        return found
+        return {name: Bound(min(self._first[name], tail), tail, self._made[name]) for name, tail in tails.items()}
 
     def _look(self) -> dict[str, int]:
         """The tails of the streams that are there, by the list of them: a look at one that is gone may make it."""
