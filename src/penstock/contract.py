@@ -124,6 +124,19 @@ class Marking(Protocol):
 
 
 @runtime_checkable
+class Beginning(Protocol):
+    """A sink that looks for rows of earlier attempts. It need not look where its logs ended before a `df.write` began:
+    such a write has a name of its own, and its rows lie behind.
+    """
+
+    def ends(self) -> Offsets:
+        """Where each log that is written to ends now; one that is not there yet is left out. Driver, at planning."""
+
+    def begin(self, ends: Offsets) -> None:
+        """The `ends` of the write whose rows come now, or are committed. Before `write` and `commit`."""
+
+
+@runtime_checkable
 class Weighing(Protocol):
     """A source whose system tells no sizes of records: it must look at some of them, where the query stands."""
 

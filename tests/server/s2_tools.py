@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.connectors.s2 import S2Streams
 from penstock.connectors.s2.lite import S2Lite
 from penstock.contract import Origin, Receipt
-from penstock.offsets import Range
+from penstock.offsets import Offsets, Range
 from s2_harness import Cloud, S2Admin
 
 ME = Origin("3f0c8a52-0000-4000-8000-000000000001", 3, 0)
@@ -41,13 +41,21 @@ def values(low: int, high: int, size: int = 100) -> Iterator[pa.RecordBatch]:
 
 
 def write(
-    server: S2Lite | Cloud, batches: Iterator[pa.RecordBatch], origin: Origin = ME, commit: bool = True, **options: Any
+    server: S2Lite | Cloud,
+    batches: Iterator[pa.RecordBatch],
+    origin: Origin = ME,
+    commit: bool = True,
+    ends: Offsets | None = None,
+    **options: Any,
 ) -> Receipt:
-    """One attempt of a task, and the driver's part where all went well."""
+    """One attempt of a task, and the driver's part where all went well. `ends`: of a single write that began there."""
     batches = iter(batches)
     first = next(batches)
     given = {"driverBytes": "1", **server.options(), **QUICK, **{k: str(v) for k, v in options.items()}}
-    sink = S2Streams.open_sink(S2Streams.parse_sink(given), first.schema)
+    sink: Any = S2Streams.open_sink(S2Streams.parse_sink(given), first.schema)
+
+    if ends is not None:
+        sink.begin(ends)
 
     def whole() -> Iterator[pa.RecordBatch]:
         yield first
@@ -60,6 +68,13 @@ def write(
         return receipt
     finally:
         sink.close()
+
+
+def ends(server: S2Lite | Cloud, columns: pa.Schema, **options: Any) -> Offsets:
+    """What a single write notes before its first row."""
+    sink: Any = S2Streams.open_sink(S2Streams.parse_sink({**server.options(), **QUICK, **options}), columns)
+    found: Offsets = sink.ends()
+    return found
 
 
 def numbers(admin: S2Admin, stream: str) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from http_double import HttpDouble, passed_on
 from proxy import Proxy
 from s2_sdk import CommandRecord
-from s2_tools import ME, QUICK, numbers, read, trimmed, until, values, write
+from s2_tools import ME, QUICK, ends, numbers, read, trimmed, until, values, write
 
 from penstock.connectors.s2 import S2Streams, chain
 from penstock.connectors.s2.lite import S2Lite
@@ -389,6 +389,73 @@ def test_a_server_that_stays_away_ends_the_task_with_what_was_written(s2: Server
 
         with pytest.raises(ConnectError, match=rf"failed 3 times in .*written to '{name}' up to \d+; they are known"):
             write(s2, rows(), stream=name, maxRetries=2, maxUnackedBytes=1, **_through(s2, proxy))
+
+
+# Single writes
+
+ONCE = ME._replace(query="a-write", batch=0)
+
+
+@pytest.mark.parametrize("target", ["{name}", "{name}/{{partition}}", "{name}/{{k}}", None])
+def test_a_single_write_reads_nothing_that_was_there_before(
+    s2: Server, s2_admin: S2Admin, name: str, target: str | None
+) -> None:
+    stream = {None: name, "{name}": name}.get(target, f"{name}/0")
+    if stream != name:
+        s2_admin.make(stream)
+    s2_admin.append(stream, [b"x" * 1000] * 3000)
+    row = pa.record_batch({"value": ["7"]})
+    option = {} if target is None else {"stream": target.format(name=name)}
+    if "{k}" in option.get("stream", ""):
+        row = pa.record_batch({"value": ["7"], "k": ["0"]})
+    elif target is None:
+        row = pa.record_batch({"value": ["7"], "stream": [stream]})
+    began = ends(s2, row.schema, **option)
+    assert began[stream].next == 3000
+    with Proxy(lite(s2).port) as proxy:
+        write(s2, iter([row]), ONCE, ends=began, **option, **_through(s2, proxy))
+        assert proxy.passed < 10_000
+        assert numbers(s2_admin, stream) == [7]
+        write(s2, iter([row]), ONCE._replace(query="another"), **option, **_through(s2, proxy))
+        assert proxy.passed > 3_000_000, "what a stream's query would read"
+
+
+def test_a_retried_task_of_a_single_write_finds_what_the_first_attempt_wrote(
+    s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    s2_admin.append(name, [b"old"] * 1500)
+    began = ends(s2, next(values(0, 1)).schema, stream=name)
+    with pytest.raises(RuntimeError, match="the task dies"):
+        write(s2, _failing(0, 3300), ONCE, ends=began, stream=name, maxUnackedBytes=1)
+    until(lambda: len(numbers(s2_admin, name)) >= 3200)
+    s2_admin.append(name, [b"other"] * 1500)
+    receipt = write(s2, values(0, 5000), ONCE, ends=began, stream=name)
+    assert numbers(s2_admin, name) == list(range(5000))
+    assert receipt.known > 3000
+
+
+def test_where_a_single_write_began_is_no_place_in_a_stream_that_was_made_again(
+    s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    s2_admin.append(name, [b"old"] * 1500)
+    began = ends(s2, next(values(0, 1)).schema, stream=name)
+    s2_admin.delete(name)
+    s2_admin.make(name)
+    for _ in range(2):
+        write(s2, values(0, 1000), ONCE, ends=began, stream=name)
+        s2_admin.append(name, [b"other"] * 1500)
+    assert numbers(s2_admin, name) == list(range(1000))
+
+
+def test_a_wrong_port_and_a_wrong_basin_are_told_at_once(s2: Server) -> None:
+    schema = next(values(0, 1)).schema
+    for wrong, why in (
+        ({"endpoint": "http://127.0.0.1:1"}, r"cannot connect to 127.0.0.1:1: Connection refused"),
+        ({"basin": "penstock-tess"}, "there is no basin 'penstock-tess'"),
+    ):
+        options = {**s2.options(), "stream": "x", "maxRetries": "1000", **wrong}
+        with pytest.raises(PenstockError, match=why):
+            S2Streams.open_sink(S2Streams.parse_sink(options), schema).check()
 
 
 # At least once

@@ -16,6 +16,7 @@ from penstock import s2 as tables
 from penstock.connectors.s2 import S2Streams
 from penstock.connectors.s2.lite import S2Lite, binary
 from s2_harness import Cloud, S2Admin, lite
+from server.proxy import Proxy
 from spark.jobs import Job, jvm, kill, task_workers, wait
 
 _names = itertools.count(1)
@@ -175,6 +176,30 @@ def test_the_cli_shows_a_change_as_the_seed_does(spark: SparkSession, s2: Server
     record = json.loads(shown.stdout.splitlines()[0])
     assert record["headers"] == [["@key", '{"index":"265"}'], ["@action", "u"]]
     assert record["body"] == '{"content":4}'
+
+
+def test_a_single_write_reads_nothing_that_was_there_before(
+    spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    s2_admin.make(name)
+    s2_admin.append(name, [b"x" * 1000] * 2000)
+    rows = spark.range(3, numPartitions=1).selectExpr("string(id) AS value")
+    with Proxy(lite(s2).port) as proxy:
+        for driver_bytes in ("1", "4mb"):  # by its task, and by the driver
+            options = {**s2.options(), "endpoint": f"http://127.0.0.1:{proxy.port}", "stream": name}
+            rows.write.format("s2").options(**options, driverBytes=driver_bytes).mode("append").save()
+        assert proxy.passed < 50_000
+    assert s2_admin.bodies(name)[2000:] == [b"0", b"1", b"2"] * 2
+
+
+def test_a_wrong_port_is_told_at_once_when_writing(spark: SparkSession, name: str, tmp_path: Path) -> None:
+    options = {"basin": "some-basin", "endpoint": "http://127.0.0.1:1", "stream": "x", "maxRetries": "1000"}
+    with pytest.raises(PySparkException, match=r"cannot connect to 127.0.0.1:1"):
+        spark.range(3).selectExpr("string(id) AS value").write.format("s2").options(**options).mode("append").save()
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load().selectExpr("string(value) AS value")
+    query = rate.writeStream.format("s2").options(**options, checkpointLocation=str(tmp_path)).start()
+    with pytest.raises(PySparkException, match=r"cannot connect to 127.0.0.1:1"):
+        query.awaitTermination(60)
 
 
 def test_many_small_streams_are_packed_into_few_tasks(

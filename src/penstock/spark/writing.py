@@ -9,8 +9,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import datasource as spark
 
-from penstock.contract import Origin, Receipt
+from penstock.contract import Beginning, Origin, Receipt, Sink
 from penstock.errors import ProtocolError
+from penstock.offsets import Offsets
 from penstock.retry import at_once
 from penstock.spark.input import whole
 from penstock.spark.process import settle_in
@@ -36,14 +37,21 @@ class _Writing:
 
     def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema):
         self.connector, self.options, self.columns = connector, options, columns
+        self.ends: Offsets | None = None  # before the first row; None where nobody knows
 
     def check(self) -> None:
         """Reach the server: whoever writes to a wrong address should know at once, not after reconnectTimeout."""
-        sink = self.connector.open_sink(self.options, self.columns)
+        sink = self._open()
         try:
             at_once(sink.check)
         finally:
             sink.close()
+
+    def _open(self) -> Sink:
+        sink = self.connector.open_sink(self.options, self.columns)
+        if self.ends is not None and isinstance(sink, Beginning):
+            sink.begin(self.ends)
+        return sink
 
     def _write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Done:
         settle_in()
@@ -55,7 +63,7 @@ class _Writing:
                 rows += len(batch)
                 yield batch
 
-        sink = self.connector.open_sink(self.options, self.columns)
+        sink = self._open()
         try:
             receipt = sink.write(counted(), origin)
         finally:
@@ -68,7 +76,7 @@ class _Writing:
         receipts = [message.receipt for message in messages if message is not None]
 
         def once() -> None:
-            sink = self.connector.open_sink(self.options, self.columns)
+            sink = self._open()
             try:
                 sink.commit(receipts, batch)
             finally:
@@ -113,6 +121,15 @@ class BatchWriter(_Writing, spark.DataSourceArrowWriter):
     def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema, query: str):
         super().__init__(connector, options, columns)
         self.query = query
+
+    def check(self) -> None:
+        """Reach the server, and note where its logs end before the first row: Spark hands the writer to every task."""
+        super().check()
+        sink = self._open()
+        try:
+            self.ends = at_once(sink.ends) if isinstance(sink, Beginning) else None
+        finally:
+            sink.close()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
         """Write a partition."""

@@ -5,7 +5,7 @@ nothing of positions' meaning, attempts or Spark.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -17,6 +17,7 @@ from penstock.connectors.s2.http import PIPELINE, Connection, Request, Response
 from penstock.connectors.s2.options import S2Options
 from penstock.connectors.s2.wire import Records
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, nearest
+from penstock.offsets import Position
 
 SESSION = {"content-type": "s2s/proto"}
 PROTO = {"content-type": "application/protobuf", "accept": "application/protobuf"}
@@ -39,6 +40,13 @@ class ApiError(PenstockError):
     def is_gone(self) -> bool:
         """Whether the stream is not there, or on its way out."""
         return self.code in ("stream_not_found", "stream_deletion_pending")
+
+
+class Last(NamedTuple):
+    """How a stream ends: its tail, in which life of the stream, and the record before it, if that is held."""
+
+    tail: Position
+    record: Records
 
 
 class Calls:
@@ -66,6 +74,10 @@ class Calls:
             self._connection.close()
         self._connection = None
 
+    def reach(self) -> None:
+        """See that the basin is there and lets us in."""
+        _page(self._ask([_listing("", limit=1)])[0])
+
     def streams(self, prefix: str) -> dict[str, str]:
         """The streams whose names begin so, and when each was made."""
         found: dict[str, str] = {}
@@ -74,6 +86,11 @@ class Calls:
             page, after, more = _page(self._ask([_listing(prefix, after)])[0])
             found |= page
         return found
+
+    def few(self, prefix: str) -> dict[str, str]:
+        """The same where they are at most a thousand; otherwise none."""
+        page, _, more = _page(self._ask([_listing(prefix)])[0])
+        return {} if more else page
 
     def named(self, names: Iterable[str]) -> dict[str, str]:
         """When each of these streams was made; those that are not there are left out. Makes none, whatever the basin
@@ -133,16 +150,15 @@ class Calls:
         records = _one(self._ask([request])[0])
         return int(records.sequence[0]) if len(records) else None
 
-    def last(self, streams: Sequence[str], back: int = 1) -> dict[str, tuple[int, Records] | None]:
-        """Of each stream its tail, and as many of its last records as are there, at most `back`; None: no stream."""
-        tails = self.tails(list(self.named(streams)))
-        there = [name for name in streams if tails.get(name)]
-        requests = [
-            Request("GET", f"{path(name)}?seq_num={max(0, tails[name] - back)}&count={back}", PROTO) for name in there
-        ]
-        records = dict(zip(there, map(_one, self._ask(requests)), strict=True))
+    def last(self, streams: Sequence[str]) -> dict[str, Last]:
+        """How each stream ends; those that are not there are left out."""
+        made = self.named(streams)
+        tails = self.tails(list(made))
+        held = [name for name, tail in tails.items() if tail]
+        requests = [Request("GET", f"{path(name)}?seq_num={tails[name] - 1}&count=1", PROTO) for name in held]
+        records = dict(zip(held, map(_one, self._ask(requests)), strict=True))
         nothing = wire.read_batch(b"")
-        return {name: (tails[name], records.get(name, nothing)) if name in tails else None for name in streams}
+        return {name: Last(Position(tail, made[name]), records.get(name, nothing)) for name, tail in tails.items()}
 
     def read_short(self, ranges: Sequence[tuple[str, int, int]]) -> list[Records]:
         """For each stream, start and count what one answer gives; nothing where there is anything odd."""

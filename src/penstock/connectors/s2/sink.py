@@ -4,6 +4,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -13,13 +14,14 @@ import pyarrow.compute as pc
 
 from penstock import cargo
 from penstock.connectors.s2 import chain, rows
-from penstock.connectors.s2.calls import ApiError, Calls, connect, keep
+from penstock.connectors.s2.calls import ApiError, Calls, Last
 from penstock.connectors.s2.chain import Chain, Stamp
 from penstock.connectors.s2.options import S2SinkOptions
 from penstock.connectors.s2.session import Session
 from penstock.connectors.s2.wire import Records
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, PenstockError
+from penstock.offsets import Offsets, Position
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -40,6 +42,7 @@ class S2Sink:
     def __init__(self, options: S2SinkOptions, columns: pa.Schema):
         rows.accept(options, columns)
         self.options, self.columns = options, columns
+        self.before: Offsets = {}  # where streams ended before a single write began
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
         """Append the rows that are not there yet, or hand them to the driver, which is the only one to write."""
@@ -61,8 +64,23 @@ class S2Sink:
                 log.info("%s", receipt)
 
     def check(self) -> None:
-        """Reach the server."""
-        keep(self.options, connect(self.options))
+        """Reach the basin."""
+        with closing(Calls(self.options)) as calls:
+            calls.reach()
+
+    def ends(self) -> Offsets:
+        """Where the streams end that rows may go to; left out where there are too many of them to look at."""
+        if self.options.delivery != "exactly_once":
+            return {}
+        name = self.options.stream
+        prefix = "" if name is None or "stream" in self.columns.names else name.partition("{")[0]
+        with closing(Calls(self.options)) as calls:
+            made = calls.named([prefix]) if prefix == name else calls.few(prefix)
+            return {stream: Position(tail, made[stream]) for stream, tail in calls.tails(list(made)).items()}
+
+    def begin(self, ends: Offsets) -> None:
+        """The rows to come are of a single write, before which streams ended so."""
+        self.before = ends
 
     def close(self) -> None:
         """Every write closes what it opened."""
@@ -70,7 +88,7 @@ class S2Sink:
     def _append(
         self, batches: Iterator[pa.RecordBatch], origin: Origin, seen: "dict[str, Seen] | None" = None
     ) -> Receipt:
-        task = _Task(self.options, origin, seen)
+        task = _Task(self.options, origin, self.before, seen)
         try:
             for batch in batches:
                 if len(batch):
@@ -108,8 +126,8 @@ class _Writer:
 class _Task:
     """One attempt to write one partition."""
 
-    def __init__(self, options: S2SinkOptions, origin: Origin, seen: dict[str, Seen] | None = None):
-        self.options, self.origin, self.seen = options, origin, seen
+    def __init__(self, options: S2SinkOptions, origin: Origin, before: Offsets, seen: dict[str, Seen] | None = None):
+        self.options, self.origin, self.before, self.seen = options, origin, before, seen
         self.calls = Calls(options)
         self.writers: dict[str, _Writer] = {}  # the ones that were used last come last
         self.rows = self.size = 0
@@ -234,7 +252,7 @@ class _Task:
         writers = {name: _Writer(name, self.options) for name in names}
         conditional = self.options.delivery == "exactly_once"
         token = None if self.options.fencing_token is None else self.options.fencing_token.encode()
-        last: dict[str, tuple[int, Records] | None] = {}
+        last: dict[str, Last] = {}
         if conditional or self.options.ensure_stream:
             unknown = [name for name in names if not self.seen or name not in self.seen]
             last = self._ask(lambda: self.calls.last(unknown))
@@ -243,19 +261,18 @@ class _Task:
             writers[name].chain = self._ask(begin)
         self.writers |= writers
 
-    def _begin(
-        self, writer: _Writer, last: tuple[int, Records] | None, conditional: bool, token: bytes | None
-    ) -> Chain:
-        name = writer.stream
+    def _begin(self, writer: _Writer, last: Last | None, conditional: bool, token: bytes | None) -> Chain:
+        name, tail = writer.stream, 0
         if self.seen and name in self.seen:
             tail, writer.seen = self.seen[name].tail, self.seen[name].stamps
         else:
             if last is None and self.options.ensure_stream:
                 self.calls.make(name, self.options.stream_config())
-                last = self.calls.last([name])[name]
-            tail, records = last or (0, None)
-            if conditional and tail and records is not None:
-                writer.seen = self._stamps(name, tail, records)
+                last = self.calls.last([name]).get(name)
+            if last is not None:
+                tail = last.tail.next
+            if conditional and last is not None and tail:
+                writer.seen = self._stamps(name, last)
         begun = Chain(self.origin, tail, conditional=conditional, token=token)
         begun.adopt(chain.mine(writer.seen, self.origin), tail)
         return begun
@@ -274,19 +291,21 @@ class _Task:
 
         return self.options.retry("looking at the streams").run(once)
 
-    def _stamps(self, name: str, tail: int, records: Records) -> list[Stamp]:
+    def _stamps(self, name: str, last: Last) -> list[Stamp]:
         """The last stamps of a stream, from its end back to where it is clear that no older one matters."""
-        stamps = stamps_of(records)
-        low, foreign, held = tail - 1, 0, bool(len(records))
-        while held and low > 0 and foreign < self.options.look_back:
+        stamps, tail = stamps_of(last.record), last.tail.next
+        before = self.before.get(name)
+        begins = before.next if before is not None and before.epoch == last.tail.epoch else 0
+        low, foreign, held = tail - 1, 0, bool(len(last.record))
+        while held and low > begins and foreign < self.options.look_back:
             if chain.settled(stamps, self.origin, alone=self.seen is None):
                 return stamps
-            start = max(0, low - BLOCK)
+            start = max(begins, low - BLOCK)
             block, held = self._read(name, start, low)
             of_mine = any(stamp.origin.query == self.origin.query for stamp in block)
             foreign = 0 if of_mine else foreign + BLOCK
             stamps, low = block + stamps, start
-        whole = held and low <= 0
+        whole = held and low <= begins
         if self.origin.batch > FIRST and not whole and not chain.settled(stamps, self.origin, alone=self.seen is None):
             why = (
                 f"behind {foreign:,} records of others (lookBack) there is none of this query"
