@@ -68,7 +68,6 @@ def s2_orders() -> Iterator[S2Lite]:
         admin = S2Admin(running)
         admin.make("orders/eu")
         admin.append("orders/eu", [b"{}"] * 20)
-        admin.make("changes")
         yield running
 
 

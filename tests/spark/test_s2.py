@@ -143,9 +143,9 @@ def test_tables_of_records_and_of_changes_in_sql(spark: SparkSession, s2: Server
     s2_admin.make(f"{name}-changes")
     where = ", ".join(f"{key} '{value}'" for key, value in s2.options().items())
     table = name.replace("-", "_")
-    spark.sql(f"CREATE TABLE {table} USING s2 OPTIONS ({where}, streams '{name}', stream '{name}')")
+    spark.sql(f"CREATE TABLE {table} USING s2 OPTIONS ({where}, stream '{name}')")
     spark.sql(
-        f"CREATE TABLE {table}_changes USING s2 OPTIONS ({where}, streams '{name}-changes', stream '{name}-changes', "
+        f"CREATE TABLE {table}_changes USING s2 OPTIONS ({where}, streams '{name}-changes', "
         "mode 'upsert', keyColumns 'id', columns 'id STRING, amount INT, _action STRING')"
     )
     try:

@@ -73,8 +73,8 @@ class S2Streams(Connector):
             if column != "stream" or test not in ("=", "in", "startswith"):
                 continue
             wanted = tuple(value) if test == "in" else (value,)
-            if options.streams:
-                left = [n for n in options.streams if (n.startswith(wanted) if test == "startswith" else n in wanted)]
+            if options.names:
+                left = [n for n in options.names if (n.startswith(wanted) if test == "startswith" else n in wanted)]
                 if not left:
                     return None
                 options = options.model_copy(update={"streams": tuple(left)})

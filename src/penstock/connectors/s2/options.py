@@ -49,6 +49,15 @@ class S2Options(Options):
         10, doc="How often a lost connection or a busy server is tried again without any progress in between."
     )
     retry_delay: Seconds = option(0.1, doc="The wait before the first retry; it doubles up to two seconds.")
+    stream: str | None = option(
+        None,
+        doc="The stream, to read and to write. To write it may be a template over columns, where `{partition}` is the "
+        "number of the task, so that each has a stream of its own; and a column `stream` that is not null wins.",
+        example="events/{partition}",
+    )
+    streams: Csv = option(
+        (), doc="The streams to read, a comma list; a single one is also written to.", example="orders/eu,orders/us"
+    )
 
     def retry(self, what: str) -> Retry:
         """As often as `maxRetries` says."""
@@ -65,6 +74,15 @@ class S2Options(Options):
         for name, secret in (("access_token", self.access_token), ("encryption_key", self.encryption_key)):
             if secret is not None and (why := _unfit(name, secret.get_secret_value())):
                 raise ValueError(why)
+        return self
+
+    @model_validator(mode="after")
+    def _stream_and_streams_agree(self) -> Self:
+        one, several = self.stream, self.streams
+        if one is not None and several and not _is_template(one) and one not in several:
+            raise ValueError(
+                f"'stream' is '{one}', and 'streams' is '{','.join(several)}': set one of both, or both to the same"
+            )
         return self
 
     def secret(self, name: str) -> str | None:
@@ -94,6 +112,10 @@ class S2Options(Options):
         return self.endpoint is not None or "{basin}" not in self.basin_endpoint
 
 
+def _is_template(stream: str) -> bool:
+    return bool(templates.columns(stream))
+
+
 def _unfit(name: str, value: str) -> str | None:
     """Why a secret can be no header, without the secret."""
     if name == "access_token":
@@ -118,7 +140,6 @@ class S2SourceOptions(S2Options, ReadOptions):
 
     _table: pa.Schema | None = PrivateAttr(None)
 
-    streams: Csv = option((), doc="The streams to read, a comma list.", example="orders/eu,orders/us")
     stream_prefix: str | None = option(
         None,
         doc="Read every stream whose name begins so; an empty one means all. Streams made later are found while the "
@@ -155,12 +176,37 @@ class S2SourceOptions(S2Options, ReadOptions):
 
     @model_validator(mode="after")
     def _names_streams(self) -> Self:
-        if bool(self.streams) == (self.stream_prefix is not None):
-            raise ValueError("set 'streams' or 'streamPrefix', one of both")
+        if self.stream_prefix is not None:
+            self._prefix_fits(self.stream_prefix)
+        elif not self.streams and self.stream is None:
+            raise ValueError("set 'stream', 'streams' or 'streamPrefix': which streams are to be read?")
+        elif not self.streams and self.stream is not None and _is_template(self.stream):
+            raise ValueError(
+                f"'stream' is the template '{self.stream}', which rows are written by. To read what they went to, set "
+                f"'streamPrefix' to '{self.stream.partition('{')[0]}' besides"
+            )
         _keys_fit_the_mode(self.mode, self.key_columns)
         if self.mode != "upsert" and (self.snapshot or self.columns):
             raise ValueError("'snapshot' and 'columns' are for mode=upsert")
         return self
+
+    def _prefix_fits(self, prefix: str) -> None:
+        if self.streams:
+            raise ValueError("set 'streams' or 'streamPrefix', one of both")
+        if self.stream is None:
+            return
+        begins = self.stream.partition("{")[0] if _is_template(self.stream) else self.stream
+        if not begins.startswith(prefix) and not (_is_template(self.stream) and prefix.startswith(begins)):
+            raise ValueError(
+                f"'stream' is '{self.stream}', which does not begin with the 'streamPrefix' '{prefix}': set one of both"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The streams to read, where they are named. A `stream` beside a prefix says only where rows are written."""
+        if self.stream_prefix is not None:
+            return ()
+        return self.streams or ((self.stream,) if self.stream is not None else ())
 
     def shaped(self, table: pa.Schema) -> Self:
         """The same, for rows of these columns."""
@@ -186,12 +232,6 @@ class S2SourceOptions(S2Options, ReadOptions):
 class S2SinkOptions(S2Options, WriteOptions):
     """Where rows go, and how."""
 
-    stream: str | None = option(
-        None,
-        doc="The stream to write to: a name, or a template over columns. `{partition}` is the number of the task, so "
-        "that each has a stream of its own. A column `stream` that is not null wins.",
-        example="events/{partition}",
-    )
     mode: Literal["append", "upsert"] = option(
         "append", doc="`upsert`: rows are changes to a table, told apart by `keyColumns`."
     )
@@ -239,15 +279,22 @@ class S2SinkOptions(S2Options, WriteOptions):
         _keys_fit_the_mode(self.mode, self.key_columns)
         if self.retention is not None and not re.fullmatch(r"infinite|\d+[smhd]", self.retention):
             raise ValueError("retention must be infinite or a duration such as 12h or 7d")
-        if self.stream is not None and not (0 < len(self.stream.encode()) <= 512):
+        if self.stream is None and len(self.streams) > 1:
+            raise ValueError(f"rows go to one stream, and 'streams' names {len(self.streams)}: set 'stream'")
+        if self.target is not None and not (0 < len(self.target.encode()) <= 512):
             raise ValueError("stream must have 1 to 512 bytes")
         if self.fencing_token is not None and len(self.fencing_token.encode()) > 36:
             raise ValueError("fencingToken must have at most 36 bytes")
         return self
 
+    @property
+    def target(self) -> str | None:
+        """The name or the template of the streams to write to."""
+        return self.stream if self.stream is not None else next(iter(self.streams), None)
+
     def direct(self) -> bool:
         """Whether each task writes by itself, as no other writes to the same stream."""
-        mine = self.stream is not None and "partition" in templates.columns(self.stream)
+        mine = self.target is not None and "partition" in templates.columns(self.target)
         return mine or self.delivery != "exactly_once"
 
     def stream_config(self) -> dict[str, object]:

@@ -99,7 +99,7 @@ def _by_stream(streams: pa.Array, made: Encoded) -> Iterator[tuple[str, Encoded]
 
 
 def _template(options: S2SinkOptions, partition: int) -> str | None:
-    return None if options.stream is None else options.stream.replace("{partition}", str(partition))
+    return None if options.target is None else options.target.replace("{partition}", str(partition))
 
 
 def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> tuple[Ints, pa.Array, pa.Array]:

@@ -72,7 +72,7 @@ class S2Sink:
         """Where the streams end that rows may go to; left out where there are too many of them to look at."""
         if self.options.delivery != "exactly_once":
             return {}
-        name = self.options.stream
+        name = self.options.target
         prefix = "" if name is None or "stream" in self.columns.names else name.partition("{")[0]
         with closing(Calls(self.options)) as calls:
             made = calls.named([prefix]) if prefix == name else calls.few(prefix)

@@ -188,9 +188,9 @@ class S2Source:
         return self._calls.tails(list(self._made))
 
     def _look_up(self) -> None:
-        if self.options.streams:
-            self._made = self._calls.named(self.options.streams)
-            for name in self.options.streams:
+        if self.options.names:
+            self._made = self._calls.named(self.options.names)
+            for name in self.options.names:
                 if name in self._made or name in self._known:
                     continue
                 if self.options.fail_on_data_loss:
