@@ -145,6 +145,20 @@ class Weighing(Protocol):
 
 
 @runtime_checkable
+class Resuming(Protocol):
+    """A source that treats a new query otherwise than one that goes on."""
+
+    def begin(self) -> None:
+        """A new query or a batch read: refuse what makes no sense for one. Driver, after a look."""
+
+    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
+        """A run goes on at `at`, from a checkpoint with these notes. Driver; there may have been a look before."""
+
+    def notes(self) -> Mapping[str, str]:
+        """What the next run must know of a shard besides its position. Driver, after `progress`."""
+
+
+@runtime_checkable
 class Gathering(Protocol):
     """A source that reads several short ranges better together than one after the other."""
 

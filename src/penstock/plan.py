@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.contract import Marking, ReadOptions, Source, Weighing
+from penstock.contract import Marking, ReadOptions, Resuming, Source, Weighing
 from penstock.errors import DataLossError, OptionError
 from penstock.offsets import (
     Bound,
@@ -52,6 +52,7 @@ class Planner:
         self._target: Bounds | None = None
         self._look_at = float("-inf")
         self._initial: Offsets | None = None
+        self._resumed = False
         self._shown: Offsets | None = None
         self._counted: tuple[Bounds, Offsets, int] | None = None
         self._waiting: float | None = None
@@ -87,14 +88,15 @@ class Planner:
 
     def next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself where there is nothing to do."""
-        at, bounds = decode(start), self.look()
+        at = decode(start)
+        bounds = self._resume(at, start)
         if at != self._shown:
             self._ask(lambda: self.source.progress(at))
             self._shown = at
         if start.get("fresh"):
             # An empty first batch writes the start into Spark's log: Spark keeps it nowhere else, and a
             # crash before the first commit would ask for 'latest' again, past the rows in between.
-            return encode(at)
+            return encode(at, **self._notes())
         settled = self._settle(at, bounds)
         if self._target is not None:
             bounds = {
@@ -106,7 +108,24 @@ class Planner:
         moved = {s: p.next for s, p in sorted(settled.items()) if p.next != at[s].next or _new_life(at[s], p)}
         if moved:
             extra["begins"] = moved
-        return dict(start) if end == at else encode(self._marked(end), **extra)
+        return dict(start) if end == at else encode(self._marked(end), **extra, **self._notes())
+
+    def _resume(self, at: Offsets, start: Mapping[str, Any]) -> Bounds:
+        """What the source holds, after it was told where this run goes on, if it wants to know."""
+        if self._resumed:
+            return self.look()
+        self._resumed = True
+        if start.get("fresh") or not isinstance(self.source, Resuming):
+            return self.look()
+        self.source.resume(at, start.get("notes", {}))
+        bounds = self.look(now=True)
+        if self._target is not None:
+            self._target = {shard: bounds[shard] for shard in at if shard in bounds} | self._target
+        return bounds
+
+    def _notes(self) -> dict[str, Any]:
+        notes = self.source.notes() if isinstance(self.source, Resuming) else {}
+        return {"notes": dict(sorted(notes.items()))} if notes else {}
 
     def head(self) -> dict[str, Any]:
         """The end of all there is, for lag."""
@@ -129,6 +148,9 @@ class Planner:
         return tasks(start, stop, extra["perTask"], extra.get("cuts"))
 
     def _start(self, bounds: Bounds) -> Offsets:
+        source = self.source
+        if isinstance(source, Resuming):
+            self._ask(source.begin)
         at = self.options.starting_timestamp
         if at is not None:
             return {s: Position(min(self.find(s, at), b.next), b.epoch) for s, b in bounds.items()}
@@ -274,7 +296,7 @@ def _cuts(count: Callable[[Sequence[int]], Sequence[int]], span: Range, rows: in
 
 
 def _per_task(rows: Mapping[str, int], most: int, at_least: int) -> int:
-    """So many rows a task that there are `at_least` tasks, and hardly more than need be."""
+    """Rows per task giving at least `at_least` tasks, and hardly more than need be."""
     total = sum(rows.values())
     size = max(1, -(-total // at_least))
     # Rounded up, 5 rows in 4 tasks would be 3, and rows of many shards are packed together.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import until
+from jetstream_tools import Query, until
 from proxy import Proxy
 from sink_tools import HEADERS, batch, count
 
@@ -226,3 +226,25 @@ def test_a_stream_that_takes_the_subjects_is_used(admin: Admin, nats: NatsServer
     admin.create(f"{stream}P", f"{stream}P.a")
     with pytest.raises(OptionError, match=rf"stream '{stream}P' takes a part of '{stream}P\.>'"):
         captured(nats.url, subjects=f"{stream}P.>").bounds()
+
+
+def test_what_was_captured_is_read_on_by_a_stream_that_takes_other_subjects_now(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    options = {"subjects": f"{stream}.>", "captureStream": f"{stream}New"}
+    admin.create(stream)
+    admin.numbers(stream, 10)
+    source = captured(nats.url, **options, startingOffsets="earliest")
+    query = Query(source)
+    query.batch(4)
+    source.close()
+    admin.calls.call(
+        f"STREAM.UPDATE.{stream}", admin.calls.call(f"STREAM.INFO.{stream}")["config"] | {"subjects": ["x"]}
+    )
+    source = captured(nats.url, **options)
+    query = Query(source, at=query.at)
+    query.step()
+    admin.numbers(f"{stream}New", 2, start=10, subject=f"{stream}.n")
+    read = [int(value.as_py()) for rows in query.run() for value in rows["value"]]
+    source.close()
+    assert sorted(read) == list(range(4, 12))

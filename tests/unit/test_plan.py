@@ -1,7 +1,7 @@
 import json
 import logging
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -108,6 +108,28 @@ class MarkingSource(FakeSource):
         self.asked += 1
         held = {s: p.next for s, p in at.items() if self.shards[s].first < p.next <= self.shards[s].next}
         return {s: f"{self.written.get(s, 'a')}{number - 1}" for s, number in held.items()}
+
+
+@dataclass
+class ResumingSource(FakeSource):
+    """One that finds the shard `hidden` only when it is told that the query reads it."""
+
+    hidden: str = ""
+    resumed: list[tuple[Offsets, dict[str, str]]] = field(default_factory=list)
+    begun: int = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
+        self.resumed.append((at, dict(notes)))
+        self.hidden = ""
+
+    def notes(self) -> dict[str, str]:
+        return {"s": "noted"}
+
+    def bounds(self) -> Bounds:
+        return {shard: bound for shard, bound in super().bounds().items() if shard != self.hidden}
 
 
 class PatientOptions(ReadOptions):
@@ -929,3 +951,43 @@ def test_a_checkpoint_without_marks_goes_on() -> None:
     source = MarkingSource({"A": Shard(11)})
     end = step(planner(source), source, encode({"A": Position(5, "life-1")}))
     assert decode(end)["A"] == Position(11, "life-1", "a10")
+
+
+# A new query, and one that goes on
+
+
+def test_a_new_query_begins_and_a_restarted_one_goes_on_with_its_notes() -> None:
+    source = ResumingSource({"s": Shard(10)})
+    plan = planner(source)
+    at = step(plan, source, begin(plan))
+    assert at["notes"] == {"s": "noted"}
+    assert (source.begun, source.resumed) == (1, [])
+    again = planner(source)
+    for _ in range(2):
+        assert same_text(step(again, source, at), at)
+    assert (source.begun, source.resumed) == (1, [(decode(at), {"s": "noted"})])
+
+
+def test_a_batch_read_begins() -> None:
+    source = ResumingSource({"s": Shard(10)})
+    planner(source).once(everything)
+    assert source.begun == 1
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_a_source_knows_only_by_the_checkpoint_is_read(frozen: bool) -> None:
+    source = ResumingSource({"s": Shard(10), "old": Shard(10)}, hidden="old")
+    plan = planner(source)
+    at = encode({"s": Position(10, "life-1"), "old": Position(3, "life-1")})
+    if frozen:
+        plan.freeze()
+    end = step(plan, source, at)
+    assert spans(plan.tasks(at, end)) == [("old", 3, 10)]
+
+
+def test_a_checkpoint_without_notes_goes_on() -> None:
+    source = ResumingSource({"s": Shard(10)})
+    plan = planner(source)
+    at = encode({"s": Position(10, "life-1")})
+    assert same_text(step(plan, source, at), at), "notes alone are no reason for a batch"
+    assert source.resumed == [(decode(at), {})]

@@ -1,6 +1,6 @@
 """A stream that keeps what Core NATS would forget: found where there is one, made where there is none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -28,6 +28,20 @@ class CapturedSource:
     def check(self) -> None:
         """Refuse what cannot be captured."""
         self.bounds()
+
+    def begin(self) -> None:
+        """As the streams do."""
+        self._found().begin()
+
+    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
+        """What was captured is read on, also by a stream that no longer takes the subjects."""
+        names = dict.fromkeys((*self._found().options.stream, *at))
+        self._source = self._reading(list(names))
+        self._source.resume(at, notes)
+
+    def notes(self) -> Mapping[str, str]:
+        """As the streams do."""
+        return self._found().notes()
 
     def bounds(self) -> Bounds:
         """Both ends of every stream."""

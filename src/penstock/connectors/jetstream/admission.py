@@ -1,6 +1,7 @@
 """What cannot be read as asked is refused before the first row, with the way out."""
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.calls import Calls
@@ -9,35 +10,58 @@ from penstock.connectors.nats.subjects import intersect
 from penstock.errors import OptionError
 
 
-def filters_for(info: StreamInfo, filters: Sequence[str]) -> tuple[str, ...]:
-    """The filters that can match messages of this stream."""
-    if info.derived or not info.subjects:
-        return tuple(filters)
-    return tuple(text for text in filters if any(intersect(text, subject) for subject in info.subjects))
+def listed(info: StreamInfo, filters: Sequence[str]) -> bool:
+    """Whether the stream takes messages that one of the filters matches, as it is configured now.
+
+    It may hold others: somebody edited it, and what was stored before is kept. So this chooses streams for a new
+    query, and never what is read or released of one.
+    """
+    return info.derived or any(intersect(text, subject) for text in filters for subject in info.subjects or (">",))
 
 
-def admit(
-    calls: Calls, options: JetStreamOptions, streams: Mapping[str, StreamInfo], new: Mapping[str, StreamInfo]
-) -> None:
-    """Refuse filters that match nothing, and `new` streams that cannot be read."""
-    for text in () if options.is_narrowed else options.subjects:
-        if not any(filters_for(info, [text]) for info in streams.values()):
-            listed = sorted({subject for info in streams.values() for subject in info.subjects})
-            raise OptionError(f"no message can match '{text}': the stream takes {', '.join(listed)}.")
-    for name, info in new.items():
-        if options.subjects and not filters_for(info, options.subjects):
-            raise OptionError(
-                f"no filter in 'subjects' matches stream '{name}', which takes {', '.join(info.subjects)}."
-            )
+def admit(calls: Calls, options: JetStreamOptions, streams: Mapping[str, StreamInfo]) -> None:
+    """Refuse streams that cannot be read as asked."""
+    for name, info in streams.items():
         if info.retention != "limits" or options.read_engine == "direct":
             _needs_direct(calls, info)
-        if info.retention == "limits":
-            continue
-        if options.read_engine == "consumer":
+        if info.retention != "limits" and options.read_engine == "consumer":
             raise OptionError(
                 f"stream '{name}' has {info.retention} retention: a consumer would remove what it reads. "
                 "Leave readEngine at auto."
             )
+
+
+def admit_filters(calls: Calls, filters: Sequence[str], streams: Mapping[str, StreamInfo]) -> None:
+    """Refuse filters where none of them can match anything in the streams, neither stored nor to come."""
+    infos = list(streams.values())
+    if infos and filters and not _may_hold(calls, infos, filters):
+        _refuse(", ".join(filters), infos)
+
+
+def admit_each_filter(calls: Calls, filters: Sequence[str], streams: Mapping[str, StreamInfo]) -> None:
+    """Refuse a filter that can match nothing, and a stream that no filter can match: of a new query, a slip."""
+    infos = list(streams.values())
+    for text in filters if infos else ():
+        if not _may_hold(calls, infos, [text]):
+            _refuse(text, infos)
+    for info in infos if filters else ():
+        if not _may_hold(calls, [info], filters):
+            raise OptionError(
+                f"no filter in 'subjects' matches stream '{info.name}', which takes {', '.join(info.subjects)}."
+            )
+
+
+def _may_hold(calls: Calls, infos: Sequence[StreamInfo], filters: Sequence[str]) -> bool:
+    if any(listed(info, filters) for info in infos):
+        return True
+    return any(calls.first_from(info.name, info.first, filters) is not None for info in infos)
+
+
+def _refuse(filters: str, infos: Sequence[StreamInfo]) -> NoReturn:
+    taken = sorted({subject for info in infos for subject in info.subjects})
+    raise OptionError(
+        f"no message can match '{filters}': the stream takes {', '.join(taken)}, and none is stored from before."
+    )
 
 
 def admit_query(calls: Calls, options: JetStreamOptions, info: StreamInfo) -> None:
@@ -80,7 +104,7 @@ def _needs_queue_alone(calls: Calls, options: JetStreamOptions, info: StreamInfo
             f"work-queue stream '{info.name}' denies purging, so what Spark has read could not be released. Make it "
             "without deny_purge, or read a mirror of it."
         )
-    ours = filters_for(info, options.subjects) or (">",)
+    ours = options.subjects or (">",)
     for config in calls.consumers(info.name):
         taken = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
         if any(intersect(a, b) for a in taken for b in ours):

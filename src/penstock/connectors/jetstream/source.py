@@ -6,7 +6,7 @@ Nothing on the server is needed to go on reading: consumers are made for a range
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.jetstream import api, engines
-from penstock.connectors.jetstream.admission import admit, filters_for
+from penstock.connectors.jetstream.admission import admit, admit_each_filter, admit_filters, listed
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.upkeep import Upkeep
@@ -42,12 +42,29 @@ class JetStreamSource:
         self._names: list[str] = []
         self._names_until = float("-inf")
         self._seen: dict[str, api.StreamInfo] = {}
+        self._known: set[str] = set()  # the streams that the query reads, in this run or from its checkpoint
         self._upkeep = Upkeep(options)
         self._warned = False
 
     def check(self) -> None:
         """Refuse what is not there or cannot be read."""
-        self.bounds()
+        found = self._ask(self._look)
+        if not self.options.is_narrowed:
+            self._ask(lambda calls: admit_filters(calls, self.options.subjects, found))
+
+    def begin(self) -> None:
+        """A filter or a stream that gives no row, now or ever, is a slip of the user's."""
+        if not self.options.is_narrowed:
+            self._ask(lambda calls: admit_each_filter(calls, self.options.subjects, self._seen))
+
+    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
+        """The streams of the checkpoint are read on, also where they no longer list the subjects."""
+        self._known |= at.keys()
+        self._names_until = float("-inf")
+
+    def notes(self) -> Mapping[str, str]:
+        """None yet."""
+        return {}
 
     def bounds(self) -> Bounds:
         """Both ends of every stream. A stream that existed before and is gone now is left out."""
@@ -66,7 +83,7 @@ class JetStreamSource:
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
         """Counts the messages that match, where filters or deletions make numbers misleading; the engine counts."""
         info = self._seen[shard]
-        filters = filters_for(info, self.options.subjects)
+        filters = self.options.subjects
         if not filters and 2 * info.messages > info.last - info.first:
             return None
         return self._ask(lambda calls: self._count(calls, info, filters, positions))
@@ -81,7 +98,7 @@ class JetStreamSource:
                 info = self._checked(calls, rest, failures)
                 if info is None:
                     return
-                for rows in self._engine(calls, info, rest)(calls, rest, filters_for(info, self.options.subjects)):
+                for rows in self._engine(calls, info, rest)(calls, rest, self.options.subjects):
                     gap = _first_gap(rows, rest)
                     # A gap that the head has passed may be messages that the stream lost while they were under way.
                     if gap is not None and not self._checked(self._witness(), replace(rest, start=gap), failures):
@@ -155,6 +172,13 @@ class JetStreamSource:
                 log.warning("housekeeping failed, no row is affected: %s", error)
 
     def _bounds(self, calls: Calls) -> Bounds:
+        found = self._look(calls)
+        self._seen |= found
+        self._known |= found.keys()
+        return {name: _bound(info) for name, info in found.items()}
+
+    def _look(self, calls: Calls) -> dict[str, api.StreamInfo]:
+        """The streams that are there and can be read."""
         now = time.monotonic()
         if now >= self._names_until:
             self._names = self._find_names(calls)
@@ -164,30 +188,27 @@ class JetStreamSource:
         for name, info in calls.streams(self._names).items():
             if info is not None:
                 found[name] = info
-            elif name not in self._seen and name in self.options.stream:
+            elif name not in self._known and name in self.options.stream:
                 raise calls.missing(name)
-        if self.options.is_narrowed:
-            found = {name: info for name, info in found.items() if filters_for(info, self.options.subjects)}
-        new = {name: info for name, info in found.items() if name not in self._seen}
-        if new:
-            admit(calls, self.options, found, new)
-        self._seen |= found
-        return {name: _bound(info) for name, info in found.items()}
+        admit(calls, self.options, {name: info for name, info in found.items() if name not in self._seen})
+        return found
 
     def _find_names(self, calls: Calls) -> list[str]:
         options = self.options
         if options.stream:
             return list(options.stream)
         if options.stream_pattern is not None:
-            matching = [name for name in calls.names() if re.fullmatch(options.stream_pattern, name)]
-            if options.asked and matching:
-                infos = calls.streams(matching)
-                matching = [n for n, info in infos.items() if info is not None and filters_for(info, options.asked)]
+            matching = {name for name in calls.names() if re.fullmatch(options.stream_pattern, name)}
+            known = matching & self._known
+            if options.asked and matching - known:
+                infos = calls.streams(sorted(matching - known))
+                matching = {n for n, info in infos.items() if info is not None and listed(info, options.asked)} | known
             return sorted(matching)
-        found = {name for subject in options.asked for name in calls.names(subject)}
-        if not found and not self._seen and not options.is_narrowed:
+        found = {name for subject in options.asked for name in calls.names(subject)} | self._known
+        if not found and not options.is_narrowed:
             raise OptionError(
-                f"no stream has messages on {', '.join(options.subjects)}. Name the 'stream', or make one."
+                f"no stream takes messages on {', '.join(options.subjects)}. Name the 'stream' that has them from "
+                "before, or make one."
             )
         return sorted(found)
 
@@ -198,7 +219,7 @@ class JetStreamSource:
             return engines.direct
         if asked == "consumer" or not (info.allow_direct and calls.connection.version() >= (2, 11)):
             return self._consumer_or_why
-        small = len(span) <= SMALL and len(filters_for(info, self.options.subjects)) <= 1
+        small = len(span) <= SMALL and len(self.options.subjects) <= 1
         both = (engines.direct, engines.consumer) if small else (engines.consumer, engines.direct)
         return lambda calls, span, filters: self._either(both, calls, span, filters)
 

@@ -6,7 +6,7 @@ Only interest streams depend on it: they forget what no consumer waits for, so t
 from collections.abc import Mapping
 
 from penstock.connectors.jetstream import api
-from penstock.connectors.jetstream.admission import admit_query, filters_for
+from penstock.connectors.jetstream.admission import admit_query
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import OptionError
@@ -52,7 +52,7 @@ class Upkeep:
             if info.retention == "interest":
                 self._move(calls, info, position.next)
                 continue
-            for text in filters_for(info, self.subjects) or (None,):
+            for text in self.subjects or (None,):
                 calls.call(f"STREAM.PURGE.{stream}", {"seq": position.next} | ({"filter": text} if text else {}))
 
     def _move(self, calls: Calls, info: api.StreamInfo, at: int) -> None:
@@ -80,6 +80,6 @@ class Upkeep:
                 )
             return False
         holds = info.retention != "limits"
-        body = api.follower(self.name, at, filters_for(info, self.subjects), info.name, holds)
+        body = api.follower(self.name, at, self.subjects, info.name, holds)
         calls.create(info.name, body, self.name)
         return True
