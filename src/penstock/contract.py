@@ -191,8 +191,8 @@ class ReadOptions(Options):
     starting_offsets: Positions | None = option(
         None,
         doc="Where a new query starts: `earliest`, `latest`, or JSON of positions (a name left out starts at its "
-        "earliest). A restarted query goes on from its checkpoint. By default `latest` in a streaming query and "
-        "`earliest` in a batch read.",
+        "earliest). A restarted query goes on from its checkpoint. By default `earliest` in a batch read and of a "
+        "work queue, else `latest`.",
         example='{"ORDERS": 17}',
     )
     starting_timestamp: Micros | None = option(

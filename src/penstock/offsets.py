@@ -23,13 +23,16 @@ class Position(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What a shard holds: [first, next). `transient`: records go by design, consumed or compacted."""
+    """What a shard holds: [first, next). `transient`: records go by design, consumed or compacted. `queue`: those
+    before the position of a query are deleted, so that a new one starts with the first.
+    """
 
     first: int
     next: int
     epoch: str = ""
     row_bytes: float = 0.0
     transient: bool = False
+    queue: bool = False
 
 
 Offsets = dict[str, Position]

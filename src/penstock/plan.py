@@ -154,11 +154,12 @@ class Planner:
         at = self.options.starting_timestamp
         if at is not None:
             return {s: Position(min(self.find(s, at), b.next), b.epoch) for s, b in bounds.items()}
-        start = self.options.starting_offsets or self.default_start
-        if isinstance(start, dict):
-            _check_named(start, bounds, "startingOffsets")
-            return {s: Position(start.get(s, b.first), b.epoch) for s, b in bounds.items()}
-        return {s: Position(b.first if start == "earliest" else b.next, b.epoch) for s, b in bounds.items()}
+        given = self.options.starting_offsets
+        if isinstance(given, dict):
+            _check_named(given, bounds, "startingOffsets")
+            return {s: Position(given.get(s, b.first), b.epoch) for s, b in bounds.items()}
+        starts = {s: given or ("earliest" if b.queue else self.default_start) for s, b in bounds.items()}
+        return {s: Position(b.first if starts[s] == "earliest" else b.next, b.epoch) for s, b in bounds.items()}
 
     def _end(self, bounds: Bounds) -> Bounds:
         at, end = self.options.ending_timestamp, self.options.ending_offsets

@@ -31,6 +31,7 @@ class Shard:
     row_bytes: float = 100.0
     transient: bool = False
     rows: list[int] | None = None
+    queue: bool = False
 
     def in_range(self, start: int, end: int) -> list[int]:
         start, end = max(start, self.first), min(end, self.next)
@@ -70,7 +71,7 @@ class FakeSource:
             raise Disconnected("the server is away")
         self.looks += 1
         self.clock.now += self.cost
-        return {n: Bound(s.first, s.next, s.epoch, s.row_bytes, s.transient) for n, s in self.shards.items()}
+        return {n: Bound(s.first, s.next, s.epoch, s.row_bytes, s.transient, s.queue) for n, s in self.shards.items()}
 
     def find(self, shard: str, timestamp: int) -> int:
         assert not self.silent, "asked for a timestamp"
@@ -204,6 +205,12 @@ def test_the_start_stays_though_the_head_moves() -> None:
 def test_a_query_without_options_starts_where_its_kind_does(default: str, expected: int) -> None:
     source = FakeSource({"s": Shard(10, first=3)})
     assert decode(planner(source, default).initial()) == {"s": Position(expected, "life-1")}
+
+
+def test_a_queue_starts_at_its_first_record_unless_told_otherwise() -> None:
+    source = FakeSource({"log": Shard(10, first=3), "queue": Shard(10, first=3, queue=True)})
+    assert planner(source, "latest").initial()["next"] == {"log": 10, "queue": 3}
+    assert planner(source, "latest", startingOffsets="latest").initial()["next"] == {"log": 10, "queue": 10}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats.subjects import intersect
-from penstock.errors import OptionError
+from penstock.errors import Disconnected, OptionError
 
 
 def listed(info: StreamInfo, filters: Sequence[str]) -> bool:
@@ -70,6 +70,42 @@ def admit_query(calls: Calls, options: JetStreamOptions, info: StreamInfo) -> No
         _needs_follower(calls, options, info)
     elif info.retention == "workqueue":
         _needs_queue_alone(calls, options, info)
+
+
+def admit_position(calls: Calls, options: JetStreamOptions, info: StreamInfo, at: int, noted: str | None) -> None:
+    """Refuse a position on a work queue with messages before it that the query has not read: a commit deletes them.
+
+    `noted` are the filters by which the query has read the stream until now; None: it is new, and has read nothing.
+    """
+    if noted == "" or options.purge_unread:
+        return  # a checkpoint from before there were notes
+    wanted, before = options.subjects or (">",), noted.split(",") if noted else []
+    both = [text for a in wanted for b in before if (text := intersect(a, b))]
+    unread = _between(calls, info, wanted, at) - _between(calls, info, both, at)
+    if unread <= 0:
+        return
+    if noted is None:
+        raise OptionError(
+            f"the query would start at {at} of the work queue '{info.name}', and its first commit would delete the "
+            f"{unread:,} messages before that, which nobody has read. Start at earliest, or set purgeUnread=true to "
+            "let them go."
+        )
+    raise OptionError(
+        f"the query read '{noted}' of the work queue '{info.name}' until now, and 'subjects' asks for more, of which "
+        f"{unread:,} messages lie before its position {at}: its next commit would delete them unread. Go back to the "
+        "subjects of before, start with a new checkpointLocation, or set purgeUnread=true to let them go."
+    )
+
+
+def _between(calls: Calls, info: StreamInfo, filters: Sequence[str], at: int) -> int:
+    """How many messages the filters match before a position."""
+    total = 0
+    for text in filters:
+        counted = calls.direct_counts(info.name, text, [info.first, at])
+        if counted is None:
+            raise Disconnected(f"a mirror of stream '{info.name}' answers in its place")
+        total += counted[0] - counted[1]
+    return total
 
 
 def _needs_direct(calls: Calls, info: StreamInfo) -> None:

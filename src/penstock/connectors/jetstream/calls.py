@@ -172,12 +172,13 @@ class Calls:
         )
 
     def direct_counts(self, stream: str, text: str, positions: Sequence[int]) -> list[int] | None:
-        """How many messages match one filter at or after each position, from DIRECT.GET; servers from 2.12 on.
+        """How many messages match one filter at or after each position, from DIRECT.GET; servers from 2.11 on.
 
         None where a mirror answered in its place: it may keep less.
         """
         subject = f"{self.prefix}.DIRECT.GET.{stream}"
         bodies = [json.dumps({"seq": max(1, at), "next_by_subj": text, "batch": 1}).encode() for at in positions]
+        itself = int(self.connection.version() >= (2, 12))  # 2.11 counts the message itself among those behind it
         found = []
         for reply in self.connection.requests([(subject, body) for body in bodies]):
             status, words, fields = headers.fields(reply.headers)
@@ -188,7 +189,7 @@ class Calls:
             said = dict(fields)
             if not status and said["Nats-Stream"] != stream.encode():
                 return None
-            found.append(0 if status else int(said["Nats-Num-Pending"]) + 1)
+            found.append(0 if status else int(said["Nats-Num-Pending"]) + itself)
         return found
 
     def _answer(self, reply: wire.Frame) -> dict[str, Any]:

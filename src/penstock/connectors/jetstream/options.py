@@ -39,6 +39,11 @@ class JetStreamOptions(NatsOptions, ReadOptions):
         "with interest retention, where it also keeps messages until Spark has them.",
         example="spark-orders",
     )
+    purge_unread: bool = option(
+        False,
+        doc="On a work queue: let a new query start behind messages that nobody has read. Its first commit deletes "
+        "them. Likewise for a query that goes on with more `subjects` than before.",
+    )
 
     ack: Literal["none", "explicit", "all"] = option(
         "none",

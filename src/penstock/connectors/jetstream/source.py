@@ -61,10 +61,11 @@ class JetStreamSource:
         """The streams of the checkpoint are read on, also where they no longer list the subjects."""
         self._known |= at.keys()
         self._names_until = float("-inf")
+        self._upkeep.resume(at, notes)
 
     def notes(self) -> Mapping[str, str]:
-        """None yet."""
-        return {}
+        """What of a work queue the position is about."""
+        return self._upkeep.notes
 
     def bounds(self) -> Bounds:
         """Both ends of every stream. A stream that existed before and is gone now is left out."""
@@ -286,10 +287,7 @@ class JetStreamSource:
     def _count(
         self, calls: Calls, info: api.StreamInfo, filters: Sequence[str], positions: Sequence[int]
     ) -> Sequence[int] | None:
-        direct = info.allow_direct and calls.connection.version() >= (2, 12)
         if self.options.read_engine == "direct" or info.retention != "limits":
-            if not direct:
-                return None
             total = [0] * len(positions)
             for text in filters or (">",):
                 counted = calls.direct_counts(info.name, text, positions)
@@ -308,7 +306,8 @@ class JetStreamSource:
 
 
 def _bound(info: api.StreamInfo) -> Bound:
-    return Bound(info.first, info.last + 1, info.created, info.size / max(1, info.messages), info.transient)
+    queue = info.retention == "workqueue"
+    return Bound(info.first, info.last + 1, info.created, info.size / max(1, info.messages), info.transient, queue)
 
 
 def _went_back(before: api.StreamInfo, now: api.StreamInfo) -> bool:

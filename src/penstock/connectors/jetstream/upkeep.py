@@ -6,7 +6,7 @@ Only interest streams depend on it: they forget what no consumer waits for, so t
 from collections.abc import Mapping
 
 from penstock.connectors.jetstream import api
-from penstock.connectors.jetstream.admission import admit_query
+from penstock.connectors.jetstream.admission import admit_position, admit_query
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import OptionError
@@ -20,6 +20,12 @@ class Upkeep:
         self.options, self.name, self.subjects = options, options.progress_consumer, options.subjects
         self._told: dict[str, int] = {}
         self._held: set[str] = set()
+        self._resumed: Mapping[str, str] = {}  # the streams of the checkpoint, with what was noted of them
+        self.notes: dict[str, str] = {}
+
+    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
+        """The query goes on: these streams were held before."""
+        self._resumed = {stream: notes.get(stream, "") for stream in at}
 
     def hold(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
         """Make sure that streams which release messages keep those that the query still needs."""
@@ -30,6 +36,9 @@ class Upkeep:
             admit_query(calls, self.options, info)
             if info.retention == "interest":
                 self._make(calls, info, position.next)
+            else:
+                admit_position(calls, self.options, info, position.next, self._resumed.get(stream))
+                self.notes[stream] = ",".join(sorted(self.subjects)) or ">"
             self._held.add(stream)
 
     def follow(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
