@@ -81,6 +81,14 @@ def test_members_of_a_queue_group_share_the_messages(nats: NatsServer, stream: s
     assert sorted(both, key=int) == count(0, 2000)
 
 
+def test_loading_takes_no_message_from_a_queue_group(nats: NatsServer, stream: str) -> None:
+    with listening(nats.url, subjects=stream, queue="workers") as member:
+        for at in range(0, 1000, 100):
+            CoreNats({"servers": nats.url, "subjects": stream, "queue": "workers"}).schema()
+            publish(nats.url, batch(count(at, at + 100)), subject=stream)
+        assert [row["value"] for row in arrived(member, 1000)] == count(0, 1000)
+
+
 def test_a_batch_is_served_again_until_it_is_committed(nats: NatsServer, stream: str) -> None:
     with listening(nats.url, subjects=stream) as source:
         publish(nats.url, batch(count(0, 100)), subject=stream)

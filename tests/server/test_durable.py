@@ -135,3 +135,15 @@ def test_a_consumer_that_does_not_fit_is_refused(admin: Admin, nats: NatsServer,
         taking(nats.url, shared),
     ):
         pass
+
+
+def test_loading_takes_no_message_from_a_shared_durable(admin: Admin, nats: NatsServer, shared: str) -> None:
+    """With max_deliver=1 it would be gone for good."""
+    durable(admin, shared, max_deliver=1)
+    for _ in range(5):
+        JetStream({"servers": nats.url, "stream": shared, "ack": "explicit", "consumer": "d"}).schema()
+    time.sleep(0.2)  # a pull that had been sent would be answered by now
+    info = state(admin, shared)
+    assert (info["delivered"]["consumer_seq"], info["num_ack_pending"], info["num_waiting"]) == (0, 0, 0)
+    with taking(nats.url, shared) as source:
+        assert held(source, 2000) == list(range(2000))
