@@ -7,23 +7,43 @@ import logging
 import threading
 import time
 from collections import deque
+from typing import NamedTuple
 
 import pyarrow as pa
 
 log = logging.getLogger("penstock")
 
+# What a batch takes in memory beside its bytes. Messages that trickle in make batches of one row, so that this would
+# be most of it: so many batches smaller than this become one.
+COST = 8 << 10
+SMALL, FEW = 64 << 10, 32
+
+
+class _Piece(NamedTuple):
+    """Rows, the number of the first, and the memory that they take."""
+
+    first: int
+    batch: pa.RecordBatch
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.batch)
+
 
 class Held:
     """At most about `most` bytes; what comes beyond that is counted, numbered, and dropped.
 
-    Numbers begin with the microsecond of the clock, so that those of a later run lie behind those of an earlier one.
+    Numbers begin with the microsecond of the clock, so that those of a later run lie behind those of an earlier one;
+    where the clock was put back, `follow` sees to it. `fate` says what became of rows of an earlier run.
     """
 
-    def __init__(self, most: int):
-        self.most = most
+    def __init__(self, most: int, fate: str = "and are gone"):
+        self.most, self.fate = most, fate
         self.first = self.next = time.time_ns() // 1000  # of the rows that are here, and of the next one to come
         self.dropped = 0
-        self._batches: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._pieces: deque[_Piece] = deque()
+        self._young = 0  # pieces since small ones were put together
         self._size = 0
         self._lock = threading.Lock()
 
@@ -35,52 +55,87 @@ class Held:
     def row_bytes(self) -> float:
         """The average size of the rows that are here."""
         with self._lock:
-            return self._size / max(1, sum(len(batch) for _, batch in self._batches))
+            return self._size / max(1, sum(len(piece.batch) for piece in self._pieces))
 
-    def add(self, batch: pa.RecordBatch) -> bool:
-        """Take rows in; False where there was no room for them."""
+    def add(self, batch: pa.RecordBatch, *, whole: bool = False) -> bool:
+        """Take rows in, as many as there is room for, or all of them where they must come `whole`; False where rows
+        were dropped.
+        """
+        piece = _piece(self.next, batch)
         with self._lock:
-            fits = bool(self._size + batch.nbytes <= self.most)
-            if fits:
-                self._batches.append((self.next, batch))
-                self._size += batch.nbytes
-            else:
-                self.dropped += len(batch)
+            if piece.size > self.room() or self._young >= FEW:
+                self._join()
+            kept = len(batch) if whole or piece.size <= self.room() else len(batch) * self.room() // piece.size
+            if 0 < kept < len(batch):
+                piece = _piece(self.next, batch.slice(0, kept))
+            if kept:
+                self._push(piece)
+                self._young += 1
+            self.dropped += len(batch) - kept
             self.next += len(batch)
-            return fits
+            return kept == len(batch)
 
     def rows(self, start: int, end: int) -> list[pa.RecordBatch]:
         """The rows with these numbers, as far as they are here."""
         found = []
+        if end > self.next:
+            self.follow(end)
         if start < self.first:
-            log.warning("%d messages were not committed by an earlier run, and are gone", min(end, self.first) - start)
+            gone = min(end, self.first) - start
+            log.warning("%d messages were not committed by an earlier run, %s", gone, self.fate)
         with self._lock:
-            for first, batch in self._batches:
-                low, high = max(start, first) - first, min(end, first + len(batch)) - first
+            for piece in self._pieces:
+                low, high = max(start, piece.first) - piece.first, min(end, piece.end) - piece.first
                 if low < high:
-                    found.append(batch.slice(low, high - low))
+                    found.append(piece.batch.slice(low, high - low))
         return found
 
+    def follow(self, at: int) -> None:
+        """Numbers before `at` are those of an earlier run: what is here lies behind them, whatever the clock says."""
+        with self._lock:
+            by = max(0, at - self.first)
+            self.first, self.next = self.first + by, self.next + by
+            self._pieces = deque(piece._replace(first=piece.first + by) for piece in self._pieces)
+
     def release(self, end: int) -> list[pa.RecordBatch]:
-        """Forget the rows before `end`, and give them back once more. Batches are let go of whole."""
+        """Forget the rows before `end`, and give them back once more."""
         gone = []
         with self._lock:
             self.first = max(self.first, min(end, self.next))
-            while self._batches and self._batches[0][0] < end:
-                first, batch = self._batches.popleft()
-                self._size -= batch.nbytes
-                if first + len(batch) <= end:
-                    gone.append(batch)
-                    continue
-                gone.append(batch.slice(0, end - first))
-                # A copy, or the whole of the old batch would stay in memory for the rest of it.
-                rest = pa.Table.from_batches([batch.slice(end - first)]).combine_chunks().to_batches()[0]
-                self._batches.appendleft((end, rest))
-                self._size += rest.nbytes
-                break
+            while self._pieces and self._pieces[0].first < end:
+                piece = self._pieces.popleft()
+                self._size -= piece.size
+                gone.append(piece.batch.slice(0, end - piece.first))
+                if piece.end > end:
+                    rest = _piece(end, piece.batch.slice(end - piece.first))
+                    self._pieces.appendleft(rest)
+                    self._size += rest.size
         return gone
 
     def waiting(self) -> list[pa.RecordBatch]:
         """All rows that are here."""
         with self._lock:
-            return [batch for _, batch in self._batches]
+            return [piece.batch for piece in self._pieces]
+
+    def _push(self, piece: _Piece) -> None:
+        self._pieces.append(piece)
+        self._size += piece.size
+
+    def _join(self) -> None:
+        """Put the small pieces at the end together, as far as their numbers follow one another."""
+        small: list[_Piece] = []
+        while self._pieces and self._pieces[-1].size < SMALL:
+            if small and self._pieces[-1].end != small[-1].first:
+                break
+            small.append(self._pieces.pop())
+            self._size -= small[-1].size
+        if small:
+            self._push(_piece(small[-1].first, pa.concat_batches([piece.batch for piece in reversed(small)])))
+        self._young = 0
+
+
+def _piece(first: int, batch: pa.RecordBatch) -> _Piece:
+    """A slice keeps all of what it was cut from in memory: it is copied, and what counts is what is kept."""
+    if batch.get_total_buffer_size() > batch.nbytes + COST:
+        batch = pa.concat_batches([batch])
+    return _Piece(first, batch, batch.get_total_buffer_size() + COST)

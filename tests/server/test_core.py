@@ -19,6 +19,7 @@ from penstock.contract import Origin, Receipt
 from penstock.embedded import NatsServer
 from penstock.errors import ConnectError, OptionError
 from penstock.offsets import Position, Range
+from penstock.plan import Planner
 
 
 @contextmanager
@@ -114,6 +115,44 @@ def test_a_later_run_begins_behind_an_earlier_one_and_says_what_is_gone(
         assert source.bounds()[SHARD].first > old.end
         assert source.ship(old) == []
     assert "100 messages were not committed by an earlier run" in caplog.text
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_run_whose_clock_is_behind_is_no_loss(
+    nats: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch, frozen: bool
+) -> None:
+    with listening(nats.url, subjects=stream) as source:
+        plan: Any = Planner(source, source.options, "latest")
+        start = plan.next(plan.initial(), None)
+        publish(nats.url, batch(count(0, 100)), subject=stream)
+        arrived(source, 100)
+        plan.look(now=True)
+        at = plan.next(start, None)
+        assert at["next"][SHARD] == source.held.next
+    now = time.time_ns()
+    monkeypatch.setattr("penstock.held.time.time_ns", lambda: now - 5 * 10**9)
+    with listening(nats.url, subjects=stream) as source:
+        plan = Planner(source, source.options, "latest")
+        if frozen:
+            plan.freeze()
+        publish(nats.url, batch(count(100, 110)), subject=stream)
+        arrived(source, 10)
+        end = plan.next(at, None)
+        if not frozen:
+            rows = [
+                v for task in plan.tasks(at, end) for span in task for each in source.ship(span) for v in each["value"]
+            ]
+            assert [value.as_py() for value in rows] == count(100, 110)
+
+
+def test_a_thread_that_dies_of_any_error_ends_the_query(
+    nats: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(nats.url, subjects=stream) as source:
+        monkeypatch.setattr("penstock.connectors.core.source.text", lambda _: 1 / 0)
+        publish(nats.url, batch([b"a"]), subject=stream)
+        with pytest.raises(ZeroDivisionError):
+            until(lambda: not source.bounds())
 
 
 def test_what_does_not_fit_is_dropped_counted_and_said_once(

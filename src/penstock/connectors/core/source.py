@@ -6,7 +6,7 @@ Positions are numbers of arrival. What was not committed when a run ends is gone
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,18 @@ class CoreSource:
     def check(self) -> None:
         """Reach the server, without listening: a message that came in a queue group now would be lost."""
         keep(connect(self.options))
+
+    def begin(self) -> None:
+        """Nothing to refuse."""
+
+    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
+        """New numbers lie behind those of the last run."""
+        if SHARD in at:
+            self.held.follow(at[SHARD].next)
+
+    def notes(self) -> Mapping[str, str]:
+        """None."""
+        return {}
 
     def bounds(self) -> Bounds:
         """What is held, and what comes next; starts to listen."""
