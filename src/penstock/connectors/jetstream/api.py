@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -129,13 +129,31 @@ def consumer(stream: str, config: dict[str, Any]) -> bytes:
     return json.dumps({"stream_name": stream, "config": config}).encode()
 
 
-def pull(batch: int, max_bytes: int, wait: float = 0) -> bytes:
+class PullLimits(NamedTuple):
+    """What one pull may ask for."""
+
+    batch: int
+    max_bytes: int
+    expires: float  # seconds
+
+    @classmethod
+    def of(cls, config: dict[str, Any], batch: int, max_bytes: int, expires: float = 0) -> "PullLimits":
+        """These, or less where the consumer says so: it refuses a pull that asks for more."""
+        return cls(
+            min(batch, config.get("max_batch") or batch),
+            min(max_bytes, config.get("max_bytes") or max_bytes),
+            min(expires, (config.get("max_expires") or expires * 1e9) / 1e9),
+        )
+
+
+def pull(batch: int, max_bytes: int | None, wait: float = 0) -> bytes:
     """A request for up to `batch` messages that are there, or come in `wait` seconds.
 
     With a limit of bytes it always ends with a status.
     """
     until = {"expires": int(wait * 1e9)} if wait else {"no_wait": True}
-    return json.dumps({"batch": batch, "max_bytes": max_bytes} | until).encode()
+    limit = {} if max_bytes is None else {"max_bytes": max_bytes}
+    return json.dumps({"batch": batch} | limit | until).encode()
 
 
 def get(start: int, batch: int, max_bytes: int, filters: Sequence[str]) -> bytes:

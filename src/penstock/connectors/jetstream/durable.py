@@ -1,13 +1,14 @@
 """A durable consumer that others share, as a source: messages are held from their delivery until Spark has committed
 them, and acknowledged then. At least once: what is not acknowledged when a run ends is delivered again.
 
-A thread pulls while there is room, and tells the server of long batches that they are still being worked on.
+A thread pulls while there is room, tells the server of long batches that they are still being worked on, and
+acknowledges later what could not be acknowledged at once.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 from penstock.columns import join, numbers, offsets, segments
 from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import ApiError, Calls
+from penstock.connectors.jetstream.floor import ACK, NONE, Deliveries, safe, with_acks
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import wire
 from penstock.connectors.nats.client import Connection
@@ -29,10 +31,14 @@ from penstock.retry import Retry
 log = logging.getLogger("penstock")
 
 PULL, PULL_BYTES, PULL_SECONDS = 5000, 8 << 20, 2.0
+# There is enough room to pull again: so many bytes, or a quarter of a small buffer.
+ENOUGH = 2 << 20
 # Acknowledgements that are sent and confirmed in one go.
 ACKS = 1000
-# The subject of a message's acknowledgement, which travels with it as far as this file.
-ACK = "ack"
+# What waits so many times the consumer's `ack_wait` for an acknowledgement is worth a warning.
+LONG = 3
+# Where ack=all must wait for others, it looks again after so many seconds.
+AGAIN = 0.5
 
 
 class DurableSource:
@@ -41,11 +47,28 @@ class DurableSource:
     def __init__(self, options: JetStreamOptions, columns: pa.Schema):
         self.options, self.columns = options, columns
         self.stream, self.consumer = options.stream[0], options.consumer
-        self.held = Held(options.max_buffer_bytes)
+        self.held = Held(options.max_buffer_bytes, "and are delivered again under new numbers")
         self._thread: threading.Thread | None = None
         self._failed: Exception | None = None
         self._closed = False
         self._ack_wait = 30.0
+        self._acking = threading.Lock()
+        self._owed = NONE  # Spark has them, and the server does not know it
+        self._owed_since: float | None = None
+        self._look_at = 0.0
+        self._warned = False
+
+    def begin(self) -> None:
+        """Nothing to refuse."""
+
+    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
+        """New numbers lie behind those of the last run."""
+        if self.stream in at:
+            self.held.follow(at[self.stream].next)
+
+    def notes(self) -> Mapping[str, str]:
+        """None."""
+        return {}
 
     def bounds(self) -> Bounds:
         """What is held, and what comes next; starts to pull."""
@@ -78,24 +101,18 @@ class DurableSource:
         """The consumer itself shows it."""
 
     def commit(self, end: Offsets) -> None:
-        """Acknowledge what Spark has. Where that fails, messages come again: a warning, no error."""
+        """Acknowledge what Spark has. Where that cannot be done now, the thread does it later."""
         if self.stream not in end:
             return
-        gone = [batch.column(ACK) for batch in self.held.release(end[self.stream].next)]
-        replies = pa.chunked_array(gone, pa.string()).combine_chunks().cast(pa.binary())
-        if self.options.ack == "all":
-            replies = replies[-1:]
-        for attempt in (1, 2):
-            try:
-                connection = connect(self.options)
-                while len(replies):
-                    _confirmed(connection, replies[:ACKS])
-                    replies = replies[ACKS:]
-                keep(connection)
-                return
-            except PenstockError as error:
-                if attempt == 2:
-                    log.warning("%d messages were not acknowledged and will come again: %s", len(replies), error)
+        done = Deliveries.of(self.held.release(end[self.stream].next))
+        with self._acking:
+            self._owed += done
+        try:
+            connection = connect(self.options)
+            self._acknowledge(Calls(connection, self.options))
+            keep(connection)
+        except PenstockError as error:
+            log.info("%d messages are to be acknowledged later: %s", self._owed.size(), error)
 
     def close(self) -> None:
         """Stop pulling."""
@@ -106,8 +123,13 @@ class DurableSource:
         connection = connect(self.options)
         calls = Calls(connection, self.options)
         calls.stream(self.stream)
+        self._pull_limits(calls)
+        keep(connection)
+
+    def _pull_limits(self, calls: Calls) -> api.PullLimits:
+        """What the consumer allows, and how patient it is; an error where it does not suit."""
         try:
-            config: dict[str, Any] = calls.call(f"CONSUMER.INFO.{self.stream}.{self.consumer}")["config"]
+            config = self._info(calls)["config"]
         except ApiError as error:
             if error.code != api.NO_CONSUMER:
                 raise
@@ -121,7 +143,14 @@ class DurableSource:
                 f"ack={self.options.ack}, but consumer '{self.consumer}' has the ack policy {config.get('ack_policy')}."
             )
         self._ack_wait = config.get("ack_wait", 30_000_000_000) / 1e9
-        keep(connection)
+        return api.PullLimits.of(config, PULL, PULL_BYTES, self._patience())
+
+    def _patience(self) -> float:
+        """How long a pull may wait: the server must hear of us in time, and we of it."""
+        return min(PULL_SECONDS, self._ack_wait / 6, self.options.request_timeout / 2)
+
+    def _info(self, calls: Calls) -> dict[str, Any]:
+        return calls.call(f"CONSUMER.INFO.{self.stream}.{self.consumer}")
 
     def _work(self) -> None:
         """The thread."""
@@ -139,51 +168,108 @@ class DurableSource:
         """One connection's life: a pull after the other, until it breaks or the source is closed."""
         connection = connect(self.options)
         calls = Calls(connection, self.options)
+        limits = self._pull_limits(calls)
         sid, inbox = connection.subscribe()
         subject = f"{calls.prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
         in_progress = time.monotonic() + self._ack_wait / 3
-        pulls = 0
+        pulls, large = 0, False
         while not self._closed:
             if time.monotonic() >= in_progress:
                 self._still_at_work(connection)
                 in_progress = time.monotonic() + self._ack_wait / 3
-            most = min(PULL_BYTES, self.held.room() // 2)
-            if most < 1 << 20:
+            # Between two pulls no message is on its way to us: what is pending is in our hands, or in somebody else's.
+            if time.monotonic() >= self._look_at:
+                self._acknowledge(calls)
+            room, empty = self.held.room(), self.held.first == self.held.next
+            if not empty and room < min(ENOUGH, self.held.most // 4):
                 time.sleep(0.05)
                 continue
             pulls += 1
-            expires = min(PULL_SECONDS, self._ack_wait / 6)
-            connection.publish(subject, api.pull(PULL, most, expires), f"{inbox}.{pulls}")
-            ended = False
-            while not ended:
-                scan = connection.receive(sid, linger=False)
-                if scan.messages is not None:
-                    self.held.add(self._batch(scan.messages))
-                for frame in scan.others:
-                    if frame.subject == f"{inbox}.{pulls}".encode():
-                        engines.pull_ended(frame, PULL)  # raises where the consumer is gone
-                        ended = True
-                        retry.progress()
+            reply, batch = f"{inbox}.{pulls}", 1 if large else limits.batch
+            # A message that is larger than the limit comes by itself, without one.
+            most = None if large else max(1, min(limits.max_bytes, room // 2))
+            connection.publish(subject, api.pull(batch, most, limits.expires), reply)
+            end = self._received(connection, sid, reply.encode(), 1 if large else None)
+            retry.progress()
+            large = end.too_large and (empty or room > int(connection.info.get("max_payload", 0)))
+            if end.too_large and not large:
+                time.sleep(0.05)  # until Spark has committed some
         connection.close()
+
+    def _received(self, connection: Connection, sid: int, reply: bytes, expected: int | None) -> engines.PullEnd:
+        """Hold what comes until the pull has ended: with its status, or with as many messages as are expected."""
+        while True:
+            scan = connection.receive(sid, linger=False)
+            if scan.messages is not None:
+                self.held.add(self._batch(scan.messages), whole=True)
+                if expected is not None:
+                    return engines.PullEnd(0)
+            for frame in scan.others:
+                if frame.subject == reply:
+                    return engines.pull_ended(frame, 0)  # raises where the consumer is gone
+
+    def _acknowledge(self, calls: Calls) -> None:
+        """Acknowledge what Spark has; with ack=all as far as nothing is acknowledged that others were given."""
+        with self._acking:
+            if not self._owed.size():
+                return
+            if self.options.ack == "all":
+                self._acknowledge_all(calls)
+                return
+            while self._owed.size():
+                _confirmed(calls.connection, self._owed.reply[:ACKS])
+                self._owed = Deliveries(*(column[ACKS:] for column in self._owed))
+
+    def _acknowledge_all(self, calls: Calls) -> None:
+        held = Deliveries.of(self.held.waiting())  # before the server is asked
+        info = self._info(calls)
+        floor = info["ack_floor"]["stream_seq"], info["ack_floor"]["consumer_seq"]
+        self._owed = self._owed.after(floor[0])
+        row, foreign = safe(self._owed, held, floor, info["num_ack_pending"])
+        if row is not None:
+            last = int(self._owed.sequence[row])
+            _confirmed(calls.connection, self._owed.reply[row : row + 1])
+            self._owed = self._owed.after(last)
+            self._owed_since = None
+        now = time.monotonic()
+        self._look_at = now + AGAIN
+        if not self._owed.size() or self._owed_since is None:
+            self._owed_since, self._warned = now, False
+        if now - self._owed_since < LONG * self._ack_wait:
+            return
+        if foreign > 0 and not self._warned:
+            self._warned = True
+            log.warning(
+                "%d messages of consumer '%s' are not acknowledged, though Spark has them: %d others were delivered to "
+                "somebody who has not acknowledged them, and ack=all would acknowledge those too. Find out who else "
+                "pulls from it, or make a consumer with explicit acks",
+                *(self._owed.size(), self.consumer, foreign),
+            )
+        elif foreign <= 0 and not held.size():
+            log.warning("%d messages cannot be acknowledged any more, and come again", self._owed.size())
+            self._owed = NONE
 
     def _still_at_work(self, connection: Connection) -> None:
         """Tell the server that what is held is being worked on, or it would deliver it to others."""
-        for batch in self.held.waiting():
-            replies = batch.column(ACK).cast(pa.binary())
-            out = frames(replies, None, None, pa.repeat(pa.scalar(b"+WPI", pa.binary()), len(batch)))
-            connection.send(memoryview(out.buffers()[2])[: int(offsets(out)[-1])])
+        for replies in (*(batch.column(ACK) for batch in self.held.waiting()), self._owed.reply):
+            if len(replies):
+                out = frames(
+                    replies.cast(pa.binary()), None, None, pa.repeat(pa.scalar(b"+WPI", pa.binary()), len(replies))
+                )
+                connection.send(memoryview(out.buffers()[2])[: int(offsets(out)[-1])])
 
     def _batch(self, messages: wire.Messages) -> pa.RecordBatch:
         batch = engines.as_batch(engines.consumer_rows(messages), self.stream, self.columns)
         replies = segments(messages.lines, messages.sid_end + 1, messages.reply_end).cast(pa.string())
-        return batch.append_column(ACK, replies)
+        return with_acks(batch, replies)
 
 
 def _confirmed(connection: Connection, replies: pa.Array) -> None:
     """Acknowledge messages, all at once, and wait until the server has said so of each."""
     sid, inbox = connection.subscribe()
     answers = join(inbox.encode() + b".", numbers(np.arange(len(replies))))
-    out = frames(replies, answers, None, pa.repeat(pa.scalar(b"+ACK", pa.binary()), len(replies)))
+    acks = pa.repeat(pa.scalar(b"+ACK", pa.binary()), len(replies))
+    out = frames(replies.cast(pa.binary()), answers, None, acks)
     connection.send(memoryview(out.buffers()[2])[: int(offsets(out)[-1])])
     left = len(replies)
     while left:

@@ -101,7 +101,7 @@ def consumer(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows
         raise Disconnected(f"the replica that was asked lacks messages of stream '{span.shard}' after {at}")
 
 
-class _PullEnd(NamedTuple):
+class PullEnd(NamedTuple):
     """What the status at the end of a pull says: how many will not come, and why."""
 
     missing: int
@@ -109,16 +109,16 @@ class _PullEnd(NamedTuple):
     too_large: bool = False
 
 
-def pull_ended(frame: wire.Frame, asked: int) -> _PullEnd:
+def pull_ended(frame: wire.Frame, asked: int) -> PullEnd:
     """What the end of a pull means; an error where the consumer is gone."""
     status, text, fields = headers.fields(frame.headers)
     missing = int(dict(fields).get("Nats-Pending-Messages", asked))
     if status == 404 or (status == 408 and text != "Requests Pending"):
-        return _PullEnd(missing, dry=True)
+        return PullEnd(missing, dry=True)
     if status == 408 or (status == 409 and text == "Batch Completed"):
-        return _PullEnd(missing)
+        return PullEnd(missing)
     if status == 409 and text == "Message Size Exceeds MaxBytes":
-        return _PullEnd(missing, too_large=True)
+        return PullEnd(missing, too_large=True)
     # Consumer deleted, leadership changed, no responders: make another consumer.
     raise Disconnected(f"the consumer ended: {status} {text}")
 
