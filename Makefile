@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SPARK42 := .venv-spark42
 
-.PHONY: help setup java s2-lite demo test chaos test-spark42 check format docs bench clean
+.PHONY: help setup java s2-lite demo test chaos mutate test-spark42 check format docs bench clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,9 @@ chaos: ROUNDS ?= 100
 chaos: SEED ?= 1
 chaos: $(VENV)/.ready s2-lite ## write through random faults: make chaos ROUNDS=1000 SEED=7
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(BIN)/python -m pytest tests/chaos
+
+mutate: java s2-lite ## take out each mechanism, and see a test fail: make mutate ONLY=ledger
+	$(BIN)/python tests/mutate.py "$(ONLY)"
 
 test-spark42: java ## run the Spark and conformance tests on Spark 4.2
 	@test -x $(SPARK42)/bin/python || $(PYTHON) -m venv $(SPARK42)
