@@ -1,20 +1,29 @@
-"""Pieces of a buffer as Arrow columns, with no Python statement per piece. Knows numpy and Arrow; no protocol."""
+"""Pieces of a buffer as Arrow columns, with no Python statement per piece. Knows numpy and Arrow; no protocol.
+
+Where pieces lie is often what a server says. Arrow believes any place, also one outside of the buffer, so each is
+checked here, before an array is made of it.
+"""
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import ProtocolError
+
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _POW = 10 ** np.arange(9, dtype=np.int64)
 _EMPTY = pa.scalar(b"", pa.binary())
+_LARGEST = 2**31 - 1  # as far as an offset of Arrow reaches
 _INDICES: dict[tuple[int, int], pa.Array] = {}
 
 
 def segments(data: pa.Buffer, start: Ints, end: Ints) -> pa.Array:
-    """A binary array of data[start[i]:end[i]], copied together. Starts and ends must ascend."""
+    """A binary array of data[start[i]:end[i]], copied together. Where they do not ascend, or leave the buffer, it is
+    a ProtocolError.
+    """
     return interleaved(data, start, end)[0]
 
 
@@ -24,13 +33,29 @@ def interleaved(data: pa.Buffer, *bounds: Ints) -> list[pa.Array]:
     A binary array over all pieces, wanted and not, is free; taking every k-th copies with one memcpy each.
     """
     rows, width = len(bounds[0]), len(bounds)
+    if not rows:
+        return [pa.array([], pa.binary())] * (width // 2)
+    last = bounds[-1][-1]
+    fits = bounds[0][0] >= 0 and last <= min(data.size, _LARGEST)
     edges = np.empty(rows * width + 1, np.int32)
     for k, bound in enumerate(bounds):
         edges[k : rows * width : width] = bound
-    edges[-1] = bounds[-1][-1]
+    edges[-1] = last if fits else 0
+    if (edges[:-1] > edges[1:]).any() or not fits:
+        raise _outside(data.size, np.stack(bounds, axis=1))
     pieces = pa.Array.from_buffers(pa.binary(), rows * width, [None, pa.py_buffer(edges), data])
     unchecked = pc.TakeOptions(boundscheck=False)
     return [pc.call_function("take", [pieces, _every(width, k, rows)], unchecked) for k in range(0, width, 2)]
+
+
+def _outside(size: int, bounds: Ints) -> ProtocolError:
+    edges = np.concatenate([[0], bounds.ravel(), [size]])
+    bad = int(np.argmax(np.diff(edges) < 0))
+    row = min(bad // bounds.shape[1], len(bounds) - 1)
+    return ProtocolError(
+        f"the server sent {size:,} bytes whose lengths do not fit: behind byte {edges[bad]:,} comes byte "
+        f"{edges[bad + 1]:,}, in part {row} of {len(bounds)}."
+    )
 
 
 def _every(width: int, phase: int, rows: int) -> pa.Array:
@@ -53,7 +78,7 @@ def text(array: pa.Array) -> pa.Array:
 
 
 def decimals(u: Bytes, end: Ints) -> Ints:
-    """The whole number that ends before each `end`, of at most nine digits."""
+    """The whole number that ends before each `end`, of at most nine digits; one of more is a ProtocolError."""
     out = np.zeros(len(end), np.int64)
     alive: npt.NDArray[np.bool_] | None = None
     at = end
@@ -66,7 +91,21 @@ def decimals(u: Bytes, end: Ints) -> Ints:
             break
         digit *= alive
         out += np.multiply(digit, power, dtype=np.int64)
+    else:
+        longer = u[at - 1] - 48 < 10
+        if alive is not None and (alive & longer).any():
+            last = int(end[np.argmax(alive & longer)])
+            shown = bytes(u[max(0, last - 20) : last])
+            raise ProtocolError(f"the server sent a number of more than nine digits: ...{shown!r}")
     return out
+
+
+def parsed(column: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
+    """Text as numbers or times; `what` they are is for the error where one is not."""
+    try:
+        return text(column).cast(kind)
+    except pa.ArrowInvalid as error:
+        raise ProtocolError(f"the server sent {what} that is none: {str(error)[:200]}") from None
 
 
 def grid(found: Ints, at: Ints) -> Ints | None:

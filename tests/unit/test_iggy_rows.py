@@ -73,6 +73,47 @@ def test_an_answer_that_is_cut_off_is_refused(cut: int) -> None:
         wire.read_poll(whole[:cut])
 
 
+@pytest.mark.parametrize(
+    ("at", "kind", "number"),
+    [
+        (12, "<I", 3),
+        (16 + 8, "<Q", 2**63),
+        (16 + 32, "<Q", 2**63),
+        (16 + 32, "<Q", 255),
+        (16 + 48, "<I", 2**32 - 1),
+        (16 + 256 + 32, "<I", 2**32 - 1),
+        (16 + 256 + 36, "<I", 100_000),
+        (16 + 256 + 36, "<I", 0),
+    ],
+)
+def test_a_poll_whose_lengths_lie_is_refused(at: int, kind: str, number: int) -> None:
+    data = bytearray(_answer([Message(1, b"payload", b"", 0, 0), Message(2, b"payload", b"", 0, 1)], []))
+    struct.pack_into(kind, data, at, number)
+    with pytest.raises(ProtocolError, match="Iggy"):
+        wire.read_poll(bytes(data))
+
+
+def test_times_that_have_no_place_in_a_column_are_no_reason_to_stop() -> None:
+    data = bytearray(_answer([Message(1, b"payload", b"", 0, 0), Message(2, b"payload", b"", 9, 1)], []))
+    struct.pack_into("<QQ", data, 16 + 16, 2**64 - 1, 2**64 - 1)
+    found = wire.read_poll(bytes(data))
+    assert (found.origin > 2**62).all()
+    assert (found.time > 2**62).all()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\x02", b"\x02\x03\0\0\0", b"\x02\xff\xff\xff\xffkey\x02\x01\0\0\0v", b"\x02\x01\0\0\0k\x02\xff\xff\xff\xffv",
+        b"\x02\x01\0\0\0k\x02\x02\0\0\0v", b"\x02\x01\0\0\0k\x02", b"\0" * 9,
+    ],
+)  # fmt: skip
+def test_bad_headers_of_a_message_cost_only_those(bad: bytes) -> None:
+    good = _tlv([("k", 2, b"v")])
+    shown = wire.headers(pa.array([good, bad, good, good + bad, good], pa.binary()), typed=False).to_pylist()
+    assert shown == [[{"key": "k", "value": b"v"}], None] + [[{"key": "k", "value": b"v"}]] * 3
+
+
 def test_ids_tell_task_and_row_and_no_other() -> None:
     tasks = [
         ME,

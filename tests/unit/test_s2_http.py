@@ -83,6 +83,19 @@ def test_a_connection_that_the_server_ends_or_that_has_something_to_come_is_not_
         (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nshort", "closed the connection"),
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", "a length is no number"),
         (b"SSH-2.0\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 20 OK\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 \xb200 OK\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\nhello", "a length is no number, but '-5'"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1_0\r\n\r\n0123456789", "a length is no number"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: " + b"9" * 5000 + b"\r\n\r\n", "a length is no number"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-3\r\nabc\r\n", "a length is no number, but '-3'"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0x3\r\nabc\r\n", "a length is no number"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffff\r\nabc\r\n", "a chunk of 4,294,967,295"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n", "a chunk of 3 bytes ends"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000, "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"5" * 100_000, "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 200, "headers behind its"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 5000, "words in between"),
         (b"", "closed the connection"),
     ],
 )
@@ -91,6 +104,25 @@ def test_what_is_cut_off_or_garbled_is_a_lost_connection(answer: bytes, why: str
         with pytest.raises(Disconnected, match=why):
             connection.ask([GET])
         assert connection.closed
+
+
+def test_an_answer_without_end_is_not_gathered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.connectors.s2.http.WHOLE", 1 << 20)
+    chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
+    for head, body in ((b"transfer-encoding: chunked\r\n", chunk * 20), (b"", bytes(2 << 20))):
+        with answering(b"HTTP/1.1 500 No\r\n" + head + b"\r\n" + body) as connection:
+            with pytest.raises(Disconnected, match="an answer of more than 1,048,576 bytes"):
+                connection.stream(GET)
+            assert connection.closed
+    # One that is read while it comes may have any length.
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (3 << 20) + bytes(3 << 20)
+    with answering(large) as connection:
+        assert sum(map(len, connection.stream(GET)[1])) == 3 << 20
+
+
+def test_an_answer_that_has_no_body_is_not_waited_for() -> None:
+    with answering(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", close=False) as connection:
+        assert connection.ask([GET])[0].body == b""
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_for_ever() -> None:

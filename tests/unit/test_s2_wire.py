@@ -1,5 +1,6 @@
 """Our codec against the one that s2-sdk generates from S2's own definitions."""
 
+import gzip
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from s2_sdk._generated.s2.v1 import s2_pb2 as pb
 from penstock.connectors.s2 import wire
 from penstock.errors import ProtocolError
 
-NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
+NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, wire._LAST))
 HEADERS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=200)), max_size=4)
 RECORDS = st.lists(st.tuples(NUMBERS, NUMBERS, HEADERS, st.binary(max_size=300)), max_size=30)
 
@@ -131,6 +132,79 @@ def test_an_ack_tells_both_ends_also_from_the_start_of_a_stream() -> None:
 def test_what_is_no_batch_of_records_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ProtocolError, match=why):
         wire.read_batch(data)
+
+
+def _record(*fields: bytes) -> bytes:
+    """One record of a batch, from the bytes of its fields."""
+    body = b"".join(fields)
+    return b"\x0a" + wire.varint(len(body)) + body
+
+
+def _header(name: bytes, value: bytes, size: int | None = None) -> bytes:
+    inner = b"\x0a" + wire.varint(len(name)) + name + b"\x12" + wire.varint(len(value)) + value
+    return b"\x1a" + wire.varint(len(inner) if size is None else size) + inner
+
+
+ONE = b"\x08\x01"
+LIES = {
+    "a header that is longer than its record": _record(ONE, _header(b"n", b"v", 100_000), b"\x22\x01x"),
+    "a header that is shorter than its fields": _record(ONE, _header(b"n", b"v", 4), b"\x22\x01x"),
+    "a header that takes the body for its own": _record(ONE, _header(b"n", b"v", 9), b"\x22\x01x"),
+    "a name that is longer than its header": _record(ONE, b"\x1a\x06\x0a" + wire.varint(100_000) + b"n"),
+    "a value that is longer than its header": _record(ONE, b"\x1a\x07\x0a\x01n\x12" + wire.varint(100_000)),
+    "a value of nearly 64 bits": _record(ONE, b"\x1a\x0d\x0a\x01n\x12" + wire.varint(2**62 - 5)),
+    "a value of 64 bits": _record(ONE, b"\x1a\x0e\x0a\x01n\x12" + wire.varint(2**64 - 3)),
+    "a header of 64 bits, which leads backwards": _record(ONE, b"\x1a" + wire.varint(2**64 - 11)),
+    "a body that is longer than its record": _record(ONE, b"\x22" + wire.varint(100_000) + b"x"),
+    "a body of 64 bits": _record(ONE, b"\x22" + wire.varint(2**64 - 12)),
+    "a number that goes on behind its record": _record(b"\x08\xff"),
+    "a position of 64 bits": _record(b"\x08" + wire.varint(2**63), b"\x22\x01x"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_length_that_does_not_fit_its_frame_is_refused(lie: str) -> None:
+    good = _record(ONE, _header(b"n", b"v"), b"\x22\x01x")
+    for data in (LIES[lie], good + LIES[lie], LIES[lie] + good * 20, good + LIES[lie] + b"\x12\x02\x08\x05"):
+        with pytest.raises(ProtocolError, match=r"S2 sent|lengths do not fit"):
+            wire.read_batch(data)
+
+
+def test_a_moment_that_has_no_place_in_a_column_is_the_last_one_that_has() -> None:
+    moments = [5, wire._LAST, wire._LAST + 1, 2**63 - 1, 2**63, 2**64 - 1]
+    found = wire.read_batch(_read_batch([(i, moment, [], b"x") for i, moment in enumerate(moments)]))
+    assert found.timestamp.tolist() == [5] + [wire._LAST] * 5
+    assert (found.timestamp * 1000 > 0).all()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0\0\0\0\0\0\0",  # no flags
+        b"\xff\xff\xff\0" + b"x" * 100,
+        b"\0\0\x06\x40abcde",
+        b"\0\0\x06\x20abcde",
+        b"\0\0\x15\x40" + gzip.compress(b"short")[:20],
+    ],
+)
+def test_what_is_no_frame_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="S2 sent"):
+        list(wire.Deframer().feed(data))
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_frame_that_would_fill_the_memory_is_refused(compression: str) -> None:
+    with pytest.raises(ProtocolError, match=r"S2 sent .* bytes that are no"):
+        list(wire.Deframer().feed(wire.frame(bytes(64 << 20), compression)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x0a", b"\x0a\x05\x08", b"\x0a\x02\x08\xff\x01", b"\x08\x05", b"\xff" * 40, b"\x0a\x02\x08\x05\x12\x02\x08\x04"],
+)
+def test_what_is_no_ack_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"S2 answered an append with|S2 says that"):
+        wire.append_ack(data)
 
 
 def test_commands_and_stamps_are_told_apart_from_rows() -> None:

@@ -27,6 +27,7 @@ TYPED_HEADERS = pa.list_(
     )
 )
 _BATCH, _FRAME = 256, 48
+_LAST = 2**63 - 2**32  # what a message adds to it is smaller than the rest
 _HEAD = np.dtype(
     [("sum", "<u8"), ("low", "<u8"), ("high", "<u8"), ("delta", "<u4"), ("later", "<u4"), ("headers", "<u4"),
      ("payload", "<u4"), ("zero", "<u8")]
@@ -115,7 +116,7 @@ def _ident(name: int | str) -> bytes:
 
 
 def read_poll(data: bytes) -> Messages:
-    """The messages in the answer to a poll."""
+    """The messages in the answer to a poll. Times behind the last that has a place in a column count as that one."""
     if len(data) < 16:
         raise ProtocolError(f"Iggy answered a poll with {len(data)} bytes, which are no messages.")
     (count,) = struct.unpack_from("<I", data, 12)
@@ -132,11 +133,16 @@ def read_poll(data: bytes) -> Messages:
                 walk.append(place)
                 headed, paid = lengths(data, place + 32)
                 place += _FRAME + headed + paid
-            if place != end or length < _BATCH:
-                raise ProtocolError("Iggy answered a poll with a batch whose messages do not fill it.")
+            if place != end or length < _BATCH or base > _LAST:
+                raise ProtocolError(
+                    f"Iggy answered a poll with a batch at offset {base} that says it has {inside:,} messages in "
+                    f"{length:,} bytes, but they end after {place - at:,}."
+                )
             at = end
     except struct.error:
-        raise ProtocolError("Iggy answered a poll with a batch that is cut off.") from None
+        raise ProtocolError(
+            f"Iggy answered a poll with {len(data):,} bytes that are cut off in message {len(walk)}, at byte {at:,}."
+        ) from None
     if len(walk) != count or at != len(data):
         raise ProtocolError(f"Iggy announced {count} messages and sent {len(walk)}.")
     frame = np.array(walk, np.int64)
@@ -145,7 +151,7 @@ def read_poll(data: bytes) -> Messages:
         return Messages(none, none, none, words, words, empty, empty)
     u = np.frombuffer(data, np.uint8)
     inside = np.array([base[3] for base in bases])
-    base, when, origin = (np.repeat(np.array([b[i] for b in bases], np.int64), inside) for i in range(3))
+    base, when, origin = (np.repeat(np.array([min(b[i], _LAST) for b in bases], np.int64), inside) for i in range(3))
     heads = np.lib.stride_tricks.sliding_window_view(u, _FRAME)[frame].view(_HEAD)[:, 0]
     start = frame + _FRAME
     middle = start + heads["payload"]
@@ -158,15 +164,18 @@ def read_poll(data: bytes) -> Messages:
 
 
 def _numbers(u: npt.NDArray[np.uint8], at: Ints, size: int) -> Ints:
-    """The little-endian number at each place."""
+    """The little-endian number at each place; any number behind the last."""
     found = np.zeros(len(at), np.int64)
     for i in range(size):
-        found |= u[at + i].astype(np.int64) << (8 * i)
+        found |= u.take(at + i, mode="clip").astype(np.int64) << (8 * i)
     return found
 
 
 def headers(column: pa.Array, *, typed: bool) -> pa.Array:
-    """The headers of each message as a list, null where there are none."""
+    """The headers of each message as a list, null where there are none.
+
+    Servers store what a client sent: a header that goes beyond its message ends the list of that message.
+    """
     kind = TYPED_HEADERS if typed else HEADERS
     data = column.buffers()[2]
     edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1].astype(
@@ -177,15 +186,15 @@ def headers(column: pa.Array, *, typed: bool) -> pa.Array:
     u = np.frombuffer(data, np.uint8)
     at, end = edges[:-1].copy(), edges[1:]
     rows = np.flatnonzero(at < end)
-    found: list[tuple[Ints, ...]] = []
+    found: list[tuple[Ints, ...]] = [(np.empty(0, np.int64),) * 6]
     while len(rows):
         a = at[rows] + 5
         b = a + _numbers(u, a - 4, 4)
-        kinds = u[b].astype(np.int64)
-        c = b + 5
+        kinds, c = u.take(b, mode="clip").astype(np.int64), b + 5
         d = c + _numbers(u, c - 4, 4)
-        if (d > end[rows]).any():
-            raise ProtocolError("Iggy sent headers that are cut off.")
+        whole = d <= end[rows]
+        if not whole.all():
+            rows, a, b, c, d, kinds = (part[whole] for part in (rows, a, b, c, d, kinds))
         found.append((rows, a, b, c, d, kinds))
         at[rows] = d
         rows = rows[d < end[rows]]

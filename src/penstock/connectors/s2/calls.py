@@ -11,12 +11,13 @@ from urllib.parse import quote
 import numpy as np
 
 from penstock import pool
+from penstock.answers import an_object, field, objects
 from penstock.columns import Ints
 from penstock.connectors.s2 import wire
 from penstock.connectors.s2.http import PIPELINE, Connection, Request, Response
 from penstock.connectors.s2.options import S2Options
 from penstock.connectors.s2.wire import Records
-from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, nearest
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError, nearest
 from penstock.offsets import Position
 
 SESSION = {"content-type": "s2s/proto"}
@@ -83,8 +84,11 @@ class Calls:
         found: dict[str, str] = {}
         after, more = "", True
         while more:
+            before = after
             page, after, more = _page(self._ask([_listing(prefix, after)])[0])
             found |= page
+            if more and after <= before:
+                raise ProtocolError(f"S2 lists streams after {before!r} up to {after!r}, and says that more follow.")
         return found
 
     def few(self, prefix: str) -> dict[str, str]:
@@ -124,7 +128,8 @@ class Calls:
         found = {}
         for name, response in zip(names, responses, strict=True):
             try:
-                found[name] = int(_checked(response).json()["tail"]["seq_num"])
+                tail = field(an_object(_checked(response).body, "S2"), "tail", dict)
+                found[name] = field(tail, "seq_num", int)
             except ApiError as error:
                 if not error.is_gone:
                     raise
@@ -228,7 +233,7 @@ class Calls:
         return answers
 
     def _json(self, request: Request) -> dict[str, Any]:
-        return _checked(self._ask([request])[0]).json()
+        return an_object(_checked(self._ask([request])[0]).body, "S2")
 
     def _no_basin(self) -> OptionError:
         wanted, where = self.options.basin, self.options.account()
@@ -261,10 +266,10 @@ def _basins(options: S2Options, account: str) -> list[str]:
             account, _headers(options), options.connect_timeout, options.request_timeout, options.tls_ca
         )
         with closing(connection):
-            answer = _checked(connection.ask([Request("GET", "/v1/basins?limit=1000")])[0]).json()
+            answer = an_object(_checked(connection.ask([Request("GET", "/v1/basins?limit=1000")])[0]).body, "S2")
+            return [field(entry, "name", str) for entry in objects(answer, "basins")]
     except PenstockError:
         return []
-    return [entry["name"] for entry in answer.get("basins", [])]
 
 
 def _headers(options: S2Options) -> dict[str, str]:
@@ -295,10 +300,10 @@ def _page(response: Response) -> tuple[dict[str, str], str, bool]:
     """Of a page of the list: when each stream was made that is not being deleted, the last name, and whether more
     follow.
     """
-    answer = _checked(response).json()
-    entries = answer["streams"]
-    made = {entry["name"]: entry["created_at"] for entry in entries if entry.get("deleted_at") is None}
-    return made, entries[-1]["name"] if entries else "", bool(answer["has_more"])
+    answer = an_object(_checked(response).body, "S2")
+    entries = {field(entry, "name", str): entry for entry in objects(answer, "streams")}
+    made = {n: field(entry, "created_at", str) for n, entry in entries.items() if entry.get("deleted_at") is None}
+    return made, max(entries, default=""), field(answer, "has_more", bool)
 
 
 def beginning(names: Sequence[str]) -> str:

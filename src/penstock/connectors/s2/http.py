@@ -3,6 +3,7 @@ while they come, and a request that is written while its answer is read. Knows n
 """
 
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ PIPELINE = 64
 # Acknowledge at once; the system forgets it again by itself. Linux only.
 LARGE = 4 << 20
 _QUICK: int | None = getattr(socket, "TCP_QUICKACK", None)
+# More than that no server of ours says: bytes of a head or a line, of a chunk or a whole answer, and words in between.
+HEAD, WHOLE, WORDS = 1 << 16, 64 << 20, 100
 
 
 class Request(NamedTuple):
@@ -39,7 +42,7 @@ class Response(NamedTuple):
         """The body as JSON; empty where it is none."""
         try:
             answer = json.loads(self.body or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return answer if isinstance(answer, dict) else {}
 
@@ -132,7 +135,7 @@ class Connection:
         """The answer to the request that was opened."""
         status, headers = self._head()
         if status != 200:
-            return Response(status, headers, b"".join(self._body(status, headers))), iter(())
+            return Response(status, headers, self._whole(status, headers)), iter(())
         return Response(status, headers, b""), self._body(status, headers)
 
     def alive(self) -> bool:
@@ -175,60 +178,86 @@ class Connection:
     def response(self) -> Response:
         """The answer to the oldest request that has none yet."""
         status, headers = self._head()
-        return Response(status, headers, b"".join(self._body(status, headers)))
+        return Response(status, headers, self._whole(status, headers))
 
     def _head(self) -> tuple[int, dict[str, str]]:
-        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
-            if len(self._buffer) > 1 << 16:
-                raise self._broken("it does not speak HTTP")
-            self._more()
-        first, *lines = bytes(self._take(end + 4)).decode("latin-1").split("\r\n")
-        version, _, rest = first.partition(" ")
-        if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-            raise self._broken(f"it does not speak HTTP/1.1, but {first[:40]!r}")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
-        if rest[0] == "1":  # only a word in between
-            return self._head()
-        return int(rest[:3]), headers
+        for _ in range(WORDS):
+            first, *lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
+            match = re.match(r"HTTP/1\.\d ([1-9]\d\d)\b", first, re.ASCII)
+            if match is None:
+                raise self._broken(f"it does not speak HTTP/1.1, but {first[:40]!r}")
+            status = int(match[1])
+            if status >= 200:  # below, it is only a word in between
+                parts = (line.partition(":") for line in lines)
+                return status, {name.lower(): value.strip() for name, _, value in parts}
+        raise self._broken(f"it sent {WORDS} words in between, the last one {first[:40]!r}, and no answer")
+
+    def _whole(self, status: int, headers: Mapping[str, str]) -> bytes:
+        parts, size = [], 0
+        for part in self._body(status, headers):
+            parts.append(part)
+            size += len(part)
+            if size > WHOLE:
+                raise self._broken(f"it sent an answer of more than {WHOLE:,} bytes")
+        return b"".join(parts)
 
     def _body(self, status: int, headers: Mapping[str, str]) -> Iterator[bytes]:
-        try:
-            if "chunked" in headers.get("transfer-encoding", ""):
-                yield from self._chunks()
-            elif "content-length" in headers or status in (204, 304):
-                size = int(headers.get("content-length", "0"))
-                while len(self._buffer) < size:
-                    self._more(size - len(self._buffer))
-                yield bytes(self._take(size))
-            else:  # it ends with the connection
-                yield self._rest()
-        except ValueError:
-            raise self._broken("it does not speak HTTP/1.1: a length is no number") from None
+        if status in (204, 304):
+            pass
+        elif "chunked" in headers.get("transfer-encoding", ""):
+            yield from self._chunks()
+        elif "content-length" in headers:
+            left = self._number(headers["content-length"], 10)
+            while left:
+                if not self._buffer:
+                    self._more(left)
+                part = bytes(self._take(min(left, len(self._buffer))))
+                left -= len(part)
+                yield part
+        else:
+            yield from self._rest()
         self._due -= 1
         if headers.get("connection", "").lower() == "close":
             self.close()
 
     def _chunks(self) -> Iterator[bytes]:
-        while size := int(self._line().split(b";")[0], 16):
+        while size := self._number(self._until(b"\r\n").partition(b";")[0].decode("latin-1"), 16):
+            if size > WHOLE:
+                raise self._broken(f"it sends a chunk of {size:,} bytes")
             while len(self._buffer) < size + 2:
                 self._more(size + 2 - len(self._buffer))
-            yield bytes(self._take(size + 2)[:size])
-        while self._line():  # headers behind the body
-            pass
+            part = bytes(self._take(size + 2))
+            if not part.endswith(b"\r\n"):
+                raise self._broken(f"it does not speak HTTP/1.1: a chunk of {size:,} bytes ends with {part[-2:]!r}")
+            yield part[:-2]
+        for _ in range(WORDS):
+            if not self._until(b"\r\n"):
+                return
+        raise self._broken(f"it sent {WORDS} headers behind its answer")
 
-    def _line(self) -> bytes:
-        while (end := self._buffer.find(b"\r\n")) < 0:
+    def _number(self, text: str, base: int) -> int:
+        """A length: digits and nothing else, which `int` alone does not ask for."""
+        if not re.fullmatch(r"\d{1,15}" if base == 10 else r"[0-9a-fA-F]{1,12}[ \t]*", text, re.ASCII):
+            raise self._broken(f"it does not speak HTTP/1.1: a length is no number, but {text[:40]!r}")
+        return int(text, base)
+
+    def _until(self, end: bytes) -> bytes:
+        """What comes before the end of a line or a head."""
+        while (at := self._buffer.find(end, 0, HEAD)) < 0:
+            if len(self._buffer) >= HEAD:
+                raise self._broken(f"it does not speak HTTP, but {bytes(self._buffer[:40])!r}")
             self._more()
-        return bytes(self._take(end + 2)[:-2])
+        return bytes(self._take(at + len(end))[:at])
 
-    def _rest(self) -> bytes:
+    def _rest(self) -> Iterator[bytes]:
+        """What comes until the connection ends."""
         try:
             while True:
+                yield bytes(self._take(len(self._buffer)))
                 self._more()
         except Disconnected:
             if not self.closed_by_peer:
                 raise
-        return bytes(self._take(len(self._buffer)))
 
     def _take(self, size: int) -> bytearray:
         taken = self._buffer[:size]

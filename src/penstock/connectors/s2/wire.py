@@ -5,7 +5,7 @@ for all records at once; fields come in the order of their numbers, as protobuf 
 """
 
 import gzip
-import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,13 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.answers import an_object
 from penstock.columns import Bytes, Ints, join, lengths, offsets, segments, text
 from penstock.errors import OptionError, ProtocolError
 from penstock.record import HEADERS
 
 _TERMINAL, _ZSTD, _GZIP = 0x80, 0x20, 0x40
-# Smaller messages are not worth the effort.
-_SMALL = 1024
+# Smaller messages are not worth the effort; larger ones than this S2 does not make.
+_SMALL, _LARGE = 1024, 4 << 20
+# The last moment that has a place among Spark's microseconds: a client may have chosen any.
+_LAST = (2**63 - 1) // 1000
 
 
 class Frame(NamedTuple):
@@ -124,6 +127,10 @@ class Deframer:
         data, at = self._rest + data if self._rest else data, 0
         while len(data) - at >= 4:
             end = at + 3 + int.from_bytes(data[at : at + 3], "big")
+            if not at + 4 <= end <= at + 4 + _LARGE:
+                raise ProtocolError(
+                    f"S2 sent a frame of {end - at - 3:,} bytes, beginning with {data[at : at + 20]!r}."
+                )
             if end > len(data):
                 break
             flags, body = data[at + 3], data[at + 4 : end]
@@ -140,8 +147,8 @@ class Deframer:
 def failure(frame: Frame) -> Failure:
     """What a terminal frame says."""
     try:
-        answer = json.loads(frame.body[2:] or b"{}")
-    except ValueError:
+        answer = an_object(frame.body[2:] or b"{}", "S2")
+    except ProtocolError:
         answer = {"message": frame.body[2:100].decode(errors="replace")}
     return Failure(int.from_bytes(frame.body[:2], "big"), answer)
 
@@ -162,10 +169,33 @@ def frame(body: bytes, compression: str = "none") -> bytes:
 
 
 def _decompress(body: bytes, flags: int) -> bytes:
-    if flags & _ZSTD:
-        found: bytes = _zstd().ZstdDecompressor().decompress(body, max_output_size=4 << 20)
+    if not flags & (_ZSTD | _GZIP):
+        return body
+    found = _from_zstd(body) if flags & _ZSTD else _from_gzip(body)
+    if found is None:
+        how = "zstd" if flags & _ZSTD else "gzip"
+        raise ProtocolError(f"S2 sent {len(body):,} bytes that are no {how} of at most {_LARGE:,}: {body[:20]!r}.")
+    return found
+
+
+def _from_zstd(body: bytes) -> bytes | None:
+    zstd = _zstd()
+    try:
+        if zstd.frame_content_size(body) > _LARGE:
+            return None
+        found: bytes = zstd.ZstdDecompressor().decompress(body, max_output_size=_LARGE)
         return found
-    return gzip.decompress(body) if flags & _GZIP else body
+    except zstd.ZstdError:
+        return None
+
+
+def _from_gzip(body: bytes) -> bytes | None:
+    whole = zlib.decompressobj(wbits=31)
+    try:
+        found = whole.decompress(body, _LARGE)
+    except zlib.error:
+        return None
+    return found if whole.eof else None
 
 
 def _zstd() -> Any:
@@ -186,16 +216,22 @@ def read_batch(data: bytes) -> Records:
     if not len(start):
         empty = pa.array([], pa.binary())
         return Records(start, start, empty, start, empty, empty)
-    padded = np.append(u, np.zeros(16, np.uint8))  # a field may be looked for just behind the last one
-    at, sequence = _number(padded, start, end, 0x08)
-    at, timestamp = _number(padded, at, end, 0x10)
-    at, rows, names, values = _headers(padded, at, end)
-    at, low, high = _piece(padded, at, end, 0x22)
-    if (at != end).any():
-        bad = int(np.argmax(at != end))
-        raise ProtocolError(f"record {int(sequence[bad])} holds fields that this Penstock does not know.")
+    at, sequence = _number(u, start, end, 0x08)
+    at, timestamp = _number(u, at, end, 0x10)
+    at, rows, names, values = _headers(u, at, end)
+    at, low, high = _piece(u, at, end, 0x22)
+    if (at != end).any() or sequence.view(np.uint64).max() > _LAST:
+        bad = int(np.argmax((at != end) | (sequence < 0) | (sequence > _LAST)))
+        raise ProtocolError(
+            f"S2 sent record {int(sequence[bad])}, number {bad} of {len(at)}, with fields that this Penstock does not "
+            f"know at byte {int(at[bad] - start[bad])} of {int(end[bad] - start[bad])}."
+        )
+    if timestamp.view(np.uint64).max() > _LAST:
+        timestamp = np.where(timestamp < 0, _LAST, np.minimum(timestamp, _LAST))
     buffer = pa.py_buffer(data)
-    return Records(sequence, timestamp, segments(buffer, low, high), rows, _text(buffer, names), _text(buffer, values))
+    return Records(
+        sequence, timestamp, segments(buffer, low, high), rows, segments(buffer, *names), segments(buffer, *values)
+    )
 
 
 def _at_a_glance(u: Bytes) -> tuple[Ints, Ints] | None:
@@ -223,15 +259,8 @@ def _one_by_one(data: bytes) -> tuple[Ints, Ints]:
     at, size = 0, len(data)
     try:
         while at < size:
-            tag, length, at = data[at], data[at + 1], at + 2
-            if length > 127:
-                length, shift = length & 127, 7
-                while True:
-                    more, at = data[at], at + 1
-                    length |= (more & 127) << shift
-                    if more < 128:
-                        break
-                    shift += 7
+            tag = data[at]
+            length, at = _varint_at(data, at + 1)
             if tag == 10:
                 starts.append(at)
                 at += length
@@ -239,32 +268,34 @@ def _one_by_one(data: bytes) -> tuple[Ints, Ints]:
             elif tag == 18:
                 at += length
             else:
-                raise ProtocolError(f"the server sent a field {tag} that no batch of records has.")
+                raise ProtocolError(f"S2 sent a field {tag} at byte {at:,} of {size:,} that no batch of records has.")
     except IndexError:
         at = size + 1
     if at > size:
-        raise ProtocolError("the server sent a batch of records that is cut off.")
+        raise ProtocolError(
+            f"S2 sent {size:,} bytes of records that are cut off: {len(ends)} of them, up to byte {at:,}."
+        )
     return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
 def _varint(u: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The number at each place, and the place behind it."""
-    byte = u[at].astype(np.int64)
+    """The number at each place, and the place behind it. One of 64 bits is negative."""
+    byte = u.take(at, mode="clip").astype(np.int64)
     value, at, shift = byte & 127, at + 1, 7
     more = byte > 127
     while more.any():
-        byte = np.where(more, u[at], 0).astype(np.int64)
+        byte = np.where(more, u.take(at, mode="clip"), 0).astype(np.int64)
         value |= (byte & 127) << shift
         at = at + more
+        if shift > 56 and (byte > 1).any():
+            raise ProtocolError(f"S2 sent a number of more than 64 bits before byte {int(at[np.argmax(byte > 1)]):,}.")
         more, shift = byte > 127, shift + 7
-        if shift > 63:
-            raise ProtocolError("the server sent a number of more than 64 bits.")
     return value, at
 
 
 def _number(u: Bytes, at: Ints, end: Ints, tag: int) -> tuple[Ints, Ints]:
     """A field that is a number; left out, it is 0."""
-    there = (u[at] == tag) & (at < end)
+    there = (u.take(at, mode="clip") == tag) & (at < end)
     if there.all():
         value, after = _varint(u, at + 1)
         return after, value
@@ -274,8 +305,11 @@ def _number(u: Bytes, at: Ints, end: Ints, tag: int) -> tuple[Ints, Ints]:
 
 
 def _piece(u: Bytes, at: Ints, end: Ints, tag: int) -> tuple[Ints, Ints, Ints]:
-    """A field that is bytes: the place behind it, and where it begins and ends; left out, it is empty."""
-    there = (u[at] == tag) & (at < end)
+    """A field that is bytes: the place behind it, and where it begins and ends; left out, it is empty.
+
+    Its length may lie: whoever asks must find that the last field of what holds it ends where that does.
+    """
+    there = (u.take(at, mode="clip") == tag) & (at < end)
     if there.all():
         size, low = _varint(u, at + 1)
         return low + size, low, low + size
@@ -289,25 +323,27 @@ def _headers(u: Bytes, at: Ints, end: Ints) -> tuple[Ints, Ints, tuple[Ints, Int
     """The place behind the headers of each record; and of each header its row, and where name and value lie."""
     found: list[tuple[Ints, ...]] = []
     at = at.copy()
-    rows = np.flatnonzero((u[at] == 0x1A) & (at < end))
+    rows = np.flatnonzero((u.take(at, mode="clip") == 0x1A) & (at < end))
     while len(rows):
         size, low = _varint(u, at[rows] + 1)
         high = low + size
         behind, *name = _piece(u, low, high, 0x0A)
-        _, *value = _piece(u, behind, high, 0x12)
+        behind, *value = _piece(u, behind, high, 0x12)
+        if (behind != high).any() or size.view(np.uint64).max() > len(u):
+            bad = int(np.argmax((behind != high) | (size < 0) | (size > len(u))))
+            raise ProtocolError(
+                f"S2 sent a header at byte {int(at[rows][bad]):,} that says it has {int(size[bad]):,} bytes, which its "
+                f"name and its value do not fill: they end after {int(behind[bad] - low[bad]):,}."
+            )
         found.append((rows, *name, *value))
         at[rows] = high
-        rows = rows[(u[high] == 0x1A) & (high < end[rows])]
+        rows = rows[(u.take(high, mode="clip") == 0x1A) & (high < end[rows])]
     if not found:
         none = np.empty(0, np.int64)
         return at, none, (none, none), (none, none)
     row, a, b, c, d = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.argsort(row, kind="stable")
     return at, row[order], (a[order], b[order]), (c[order], d[order])
-
-
-def _text(buffer: pa.Buffer, bounds: tuple[Ints, Ints]) -> pa.Array:
-    return segments(buffer, *bounds) if len(bounds[0]) else pa.array([], pa.binary())
 
 
 # Writing
@@ -393,15 +429,24 @@ def append_input(records: bytes, match: int | None, token: bytes | None = None) 
 
 def append_ack(data: bytes) -> tuple[int, int]:
     """The first position that an AppendAck tells, and the one behind its last."""
-    found = {1: 0, 2: 0}
+    found = {0x0A: 0, 0x12: 0, 0x1A: 0}
     at = 0
-    while at < len(data):
-        tag = data[at] >> 3
-        size, low = _varint_at(data, at + 1)
-        at = low + size
-        if tag in found and size and data[low] == 0x08:
-            found[tag] = _varint_at(data, low + 1)[0]
-    return found[1], found[2]
+    try:
+        while at < len(data):
+            tag = data[at]
+            size, low = _varint_at(data, at + 1)
+            at = low + size
+            if tag not in found or at > len(data):
+                raise IndexError
+            if size and data[low] == 0x08:
+                found[tag], behind = _varint_at(data, low + 1)
+                if behind > at:
+                    raise IndexError
+    except IndexError:
+        raise ProtocolError(f"S2 answered an append with {data[:60]!r}, which says no positions.") from None
+    if not found[0x0A] <= found[0x12] < 2**63:
+        raise ProtocolError(f"S2 says that records were stored from {found[0x0A]} up to {found[0x12]}.")
+    return found[0x0A], found[0x12]
 
 
 def varint(number: int) -> bytes:
@@ -415,6 +460,7 @@ def varint(number: int) -> bytes:
 
 
 def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+    """One number, and the place behind it; an IndexError where it is cut off or has no end."""
     number = shift = 0
     while True:
         byte, at = data[at], at + 1
@@ -422,6 +468,8 @@ def _varint_at(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return number, at
         shift += 7
+        if shift > 63:
+            raise IndexError
 
 
 def _varints(values: Ints) -> pa.Array:
