@@ -15,7 +15,7 @@ from penstock.connectors.nats.client import Connection
 from penstock.embedded import NatsServer
 
 CACHE = Path(__file__).parent.parent / ".cache"
-Headers = dict[str, str] | Sequence[tuple[str, str]]  # pairs, where a key has several values
+Headers = dict[str, str] | Sequence[tuple[str, str]] | bytes  # pairs, where a key has several values; or as it is
 
 
 def server_binary(version: str) -> str:
@@ -73,8 +73,7 @@ class Admin:
             for i, (subject, body, *rest) in enumerate(chunk):
                 reply = f"{inbox}.{i}"
                 if rest and rest[0]:
-                    pairs = rest[0].items() if isinstance(rest[0], dict) else rest[0]
-                    block = ("NATS/1.0\r\n" + "".join(f"{k}: {v}\r\n" for k, v in pairs) + "\r\n").encode()
+                    block = rest[0] if isinstance(rest[0], bytes) else _block(rest[0])
                     out += b"HPUB %s %s %d %d\r\n%s%s\r\n" % (
                         subject.encode(), reply.encode(), len(block), len(block) + len(body), block, body,
                     )  # fmt: skip
@@ -98,6 +97,11 @@ class Admin:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def _block(headers: dict[str, str] | Sequence[tuple[str, str]]) -> bytes:
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return ("NATS/1.0\r\n" + "".join(f"{k}: {v}\r\n" for k, v in pairs) + "\r\n").encode()
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.connectors.jetstream import acks
 from penstock.connectors.jetstream.acks import Acks, Refusal, widen
 from penstock.connectors.nats.wire import Messages, scan
+from penstock.errors import ProtocolError
 
 SID = 7
 Answer = dict[str, Any]
@@ -163,6 +164,33 @@ def test_answers_are_told_apart_by_the_place_of_their_row_whatever_its_number() 
     found = acks.read(received(given_), numbers)
     assert found.rows.tolist() == [10**12, 7]
     assert found.refused == [Refusal(5, 10071, "")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"null", b"[]", b"{", b"{}", b'{"stream":"S"}', b'{"seq":5}', b'{"stream":5,"seq":5}',
+        b'{"stream":"S","seq":"5"}', b'{"stream":"S","seq":1e3}', b'{"stream":"S","seq":99999999999999999999}',
+        b'{"error":"no"}', b'{"error":{"err_code":"1"}}',
+    ],
+)  # fmt: skip
+def test_an_answer_that_says_nothing_is_refused_with_what_it_is(body: bytes) -> None:
+    good = b'{"stream":"S","seq":1}'
+    for bodies in ([body], [body, body], [good, body], [body, good]):
+        with pytest.raises(ProtocolError, match=r"JetStream answered b'|an answer has"):
+            acks.read(received(list(enumerate(bodies))), SAME)
+
+
+@pytest.mark.parametrize("place", [b"3", b"99999", b"x", b"", b"10000000001"])
+def test_an_answer_for_a_row_that_was_not_sent_is_refused(place: bytes) -> None:
+    buffer = b'MSG _INBOX.x9.%s %d 22\r\n{"stream":"S","seq":1}\r\n' % (place, SID)
+    messages = scan(buffer, len(buffer), sid=SID, kind="reply").messages
+    assert messages is not None
+    with pytest.raises(ProtocolError, match=r"but 3 rows were sent|more than nine digits"):
+        acks.read(messages, np.arange(3))
+    with pytest.raises(ProtocolError, match="but 3 rows were sent"):
+        acks.place(b"_INBOX.x9." + place, b"_INBOX.x9.", 3)
+    assert acks.in_a_row(buffer, b"_INBOX.x9.", np.arange(3)) is None
 
 
 # In a row

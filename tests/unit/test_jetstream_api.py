@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.api import StreamInfo, ack_columns, direct_columns, micros
-from penstock.connectors.nats.headers import all_fields
+from penstock.connectors.jetstream.engines import direct_rows
+from penstock.connectors.nats.headers import headers_column
 from penstock.connectors.nats.wire import Messages, scan
+from penstock.errors import ProtocolError
 from penstock.record import TIMESTAMP
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -86,12 +88,13 @@ def test_both_kinds_of_reply_subjects_in_one_buffer(rows: list[tuple[str, int, i
 # Metadata in the headers of DIRECT.GET
 
 
-def answered(subject: str, sequence: int, time: str, own: bytes = b"") -> bytes:
-    """The header block of a batched DIRECT.GET, as the server writes it: its own fields last."""
+def answered(subject: str, sequence: int, time: str, own: bytes = b"", stream: str = "ORDERS") -> bytes:
+    """The header block of a batched DIRECT.GET, as the server writes it: its own fields in the place of the last two
+    bytes of the publisher's block, whatever they are.
+    """
     return (
-        b"NATS/1.0\r\n"
-        + own
-        + f"Nats-Stream: ORDERS\r\nNats-Subject: {subject}\r\nNats-Sequence: {sequence}\r\n"
+        (own[:-2] if len(own) > 2 else b"NATS/1.0\r\n")
+        + f"Nats-Stream: {stream}\r\nNats-Subject: {subject}\r\nNats-Sequence: {sequence}\r\n"
         f"Nats-Time-Stamp: {time}\r\nNats-Num-Pending: 5\r\nNats-Last-Sequence: {sequence - 1}\r\n\r\n".encode()
     )
 
@@ -106,24 +109,23 @@ def direct(*blocks: bytes) -> Messages:
 
 OWN = [
     b"",
-    b"Trace: 1\r\n",
-    b"Trace: 1\r\nTrace: 2\r\nEmpty:\r\nA: b: c\r\n",
+    b"NATS/1.0\r\nTrace: 1\r\n\r\n",
+    b"NATS/1.0\r\nTrace: 1\r\nTrace: 2\r\nEmpty:\r\nA: b: c\r\n\r\n",
     # A message that was itself read from another stream and stored with what the server had added.
-    b"Nats-Stream: OLD\r\nNats-Subject: old\r\nNats-Sequence: 9\r\nNats-Time-Stamp: 2020-01-01T00:00:00Z\r\n",
+    b"NATS/1.0\r\nNats-Stream: OLD\r\nNats-Subject: old\r\nNats-Sequence: 9\r\n"
+    b"Nats-Time-Stamp: 2020-01-01T00:00:00Z\r\n\r\n",
 ]
 
 
 def test_the_headers_of_direct_get_tell_subject_sequence_and_time() -> None:
     blocks = [answered(f"orders.{i}", 10 + i, rfc3339(NS + i), own) for i, own in enumerate(OWN)]
-    messages = direct(*blocks)
-    assert messages.blocks is not None
-    fields = all_fields(messages.blocks)
-    subjects, sequences, times = direct_columns(fields)
+    subjects, sequences, times, own_blocks, mirror = direct_columns(direct(*blocks).blocks, "ORDERS")
+    assert mirror == ""
     assert subjects.to_pylist() == [f"orders.{i}" for i in range(4)]
     assert sequences.to_pylist() == [10, 11, 12, 13]
     assert times.cast("int64").to_pylist() == [NS // 1000] * 4
     assert times.type == TIMESTAMP
-    headers = fields.as_column(drop_last=api.DIRECT_FIELDS).to_pylist()
+    headers = headers_column(own_blocks(), 4).to_pylist()
     assert headers[0] is None, "only the publisher's own are shown"
     assert headers[1] == [{"key": "Trace", "value": b"1"}]
     assert [h["key"] for h in headers[2]] == ["Trace", "Trace", "Empty", "A"]
@@ -135,9 +137,7 @@ def test_the_headers_of_direct_get_tell_subject_sequence_and_time() -> None:
 def test_a_time_has_up_to_nine_digits_of_a_second(digits: int) -> None:
     moment = rfc3339(NS, digits)
     kept = NS // 10 ** (9 - digits) * 10 ** (9 - digits)
-    messages = direct(answered("s", 1, moment))
-    assert messages.blocks is not None
-    _, _, times = direct_columns(all_fields(messages.blocks))
+    times = direct_columns(direct(answered("s", 1, moment)).blocks, "ORDERS").timestamp
     assert times.cast("int64").to_pylist() == [kept // 1000]
     assert micros(moment) == kept // 1000
 
@@ -145,18 +145,85 @@ def test_a_time_has_up_to_nine_digits_of_a_second(digits: int) -> None:
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1))
 def test_times_of_all_lengths_in_one_buffer(moments: list[int]) -> None:
     messages = direct(*(answered("s", i + 1, rfc3339(ns)) for i, ns in enumerate(moments)))
-    assert messages.blocks is not None
-    _, _, times = direct_columns(all_fields(messages.blocks))
+    times = direct_columns(messages.blocks, "ORDERS").timestamp
     assert times.cast("int64").to_pylist() == [ns // 1000 for ns in moments]
     assert [micros(rfc3339(ns)) for ns in moments] == [ns // 1000 for ns in moments]
 
 
 def test_both_ways_to_read_tell_the_same_time() -> None:
     _, _, by_ack = ack_columns(pulled(("s", f"$JS.ACK.S.c.1.1.1.{NS}.0")))
-    messages = direct(answered("s", 1, rfc3339(NS)))
-    assert messages.blocks is not None
-    _, _, by_header = direct_columns(all_fields(messages.blocks))
+    by_header = direct_columns(direct(answered("s", 1, rfc3339(NS))).blocks, "ORDERS").timestamp
     assert by_ack.to_pylist() == by_header.to_pylist()
+
+
+# What publishers may have left of their block, and whether it has its end.
+LINES = st.sampled_from([b"A: 1", b"A:", b": 1", b"A", b"", b"\r", b"NATS/1.0", b"Nats-Stream: ORDERS", b"x" * 30])
+PUBLISHED = st.builds(
+    lambda lines, end, ends: end.join(lines) + ends,
+    st.lists(LINES, max_size=4),
+    st.sampled_from([b"\r\n", b"\n"]),
+    st.sampled_from([b"\r\n\r\n", b"\r\n", b"", b"\n", b"\n\n", b"\r", b"ab"]),
+)
+
+
+@given(st.lists(PUBLISHED | st.sampled_from(OWN), min_size=1))
+def test_both_ways_to_read_give_the_same_headers_whatever_was_published(published: list[bytes]) -> None:
+    frames = (b"HMSG s 3 $JS.ACK.S.c.1.1.1.%d.0 %d %d\r\n%shi\r\n" % (NS, len(p), len(p) + 2, p) for p in published)
+    buffer = b"".join(frames)
+    pulled_ = scan(buffer, len(buffer), sid=3).messages
+    assert pulled_ is not None
+    assert len(pulled_) == len(published)
+    messages = direct(*(answered("s", i + 1, rfc3339(NS), own) for i, own in enumerate(published)))
+    rows, mirror, end = direct_rows(messages, "ORDERS")
+    assert rows is not None
+    assert (mirror, end) == ("", None)
+    assert rows.sequence.to_pylist() == list(range(1, len(published) + 1))
+    assert rows.subject.to_pylist() == ["s"] * len(published)
+    assert rows.headers().to_pylist() == headers_column(pulled_.blocks, len(published)).to_pylist()
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_the_status_behind_the_last_message_is_no_message(before: int) -> None:
+    status = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 3\r\n\r\n"
+    # A status line that somebody published is none of the server's.
+    blocks = [answered("s", i + 1, rfc3339(NS), b"NATS/1.0 503\r\n\r\n") for i in range(before)]
+    rows, mirror, end = direct_rows(direct(*blocks, status), "ORDERS")
+    assert (mirror, end) == ("", status)
+    assert (0 if rows is None else len(rows.sequence)) == before
+    if before:
+        assert direct_rows(direct(*blocks), "ORDERS").end is None
+
+
+def test_another_stream_that_answered_is_named() -> None:
+    blocks = [answered("s", 1, rfc3339(NS)), answered("s", 2, rfc3339(NS), stream="MY-ORDERS")]
+    assert direct_rows(direct(*blocks), "ORDERS").mirror == "MY-ORDERS"
+    assert direct_rows(direct(*blocks), "RS").mirror == "ORDERS"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"NATS/1.0\r\n\r\n",
+        answered("s", 1, rfc3339(NS)).replace(b"Nats-Subject: s\r\n", b""),
+        answered("s", 1, rfc3339(NS)).replace(b"Nats-Subject", b"Nats"),
+        answered("s", 1, rfc3339(NS)).replace(b"Nats-Sequence: 1", b"Nats-Sequence: one"),
+        answered("s", 1, "yesterday"),
+        b"\r\n" * 7,
+    ],
+)
+def test_a_message_that_does_not_tell_which_it_is_is_refused(block: bytes) -> None:
+    whole = answered("s", 1, rfc3339(NS))
+    with pytest.raises(ProtocolError):
+        direct_rows(direct(whole, block, whole), "ORDERS")
+
+
+@pytest.mark.parametrize("reply", ["r", "a.b.c", "$JS.ACK.S.c.1.one.1.1763208000123456789.0", "$JS.ACK.S.c.1.1.1.12.0"])
+@pytest.mark.parametrize("subject", ["s", "1.2.3.4.5.6.7"])
+def test_a_reply_subject_that_tells_nothing_is_refused(subject: str, reply: str) -> None:
+    good = ("s", f"$JS.ACK.S.c.1.1.1.{NS}.0")
+    for messages in ([(subject, reply)], [good, (subject, reply)], [(subject, reply), good]):
+        with pytest.raises(ProtocolError):
+            ack_columns(pulled(*messages))
 
 
 # STREAM.INFO
@@ -251,6 +318,26 @@ def test_fields_that_older_servers_leave_out_have_their_defaults() -> None:
     found = StreamInfo.of(REPLY | {"config": config})
     assert (found.subjects, found.retention, found.allow_direct, found.deny_purge) == ((), "limits", False, False)
     assert not found.compacts
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"config": None},
+        {"state": []},
+        {"created": 5},
+        {"config": REPLY["config"] | {"subjects": "orders.>"}},
+        {"config": REPLY["config"] | {"subjects": [1]}},
+        {"state": REPLY["state"] | {"last_seq": "110"}},
+        {"state": REPLY["state"] | {"last_seq": 2**64}},
+        {"state": REPLY["state"] | {"last_ts": "yesterday"}},
+        {"state": REPLY["state"] | {"last_ts": "2026-11-15T12:34:56"}},
+        {"state": {}},
+    ],
+)
+def test_an_answer_that_is_none_is_refused_with_what_it_says(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match=r"an answer has .* for '\w+'|which is no time"):
+        StreamInfo.of(REPLY | wrong)
 
 
 # Requests. Servers from 2.12 on are strict unless told otherwise: they refuse a request with a field they do not know.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.columns import decimals, offsets, segments
 from penstock.connectors.nats.headers import all_fields, fields, headers_column
-from penstock.connectors.nats.wire import LARGE, Frame, Kind, Messages, Scan, parse, scan
+from penstock.connectors.nats.wire import LARGE, LINE, Frame, Kind, Messages, Scan, info, parse, scan
 from penstock.errors import ProtocolError
 from penstock.record import HEADERS
 
@@ -113,7 +113,7 @@ class Found(NamedTuple):
 
 WANTED: dict[Kind, Callable[[Frame], bool]] = {
     "delivery": lambda frame: bool(frame.reply),
-    "direct": lambda frame: frame.kind == b"HMSG" and not frame.reply and frame.headers.startswith(b"NATS/1.0\r\n"),
+    "direct": lambda frame: frame.kind == b"HMSG" and not frame.reply,
     "reply": lambda frame: frame.kind == b"MSG" and not frame.reply,
     "any": lambda frame: True,
 }
@@ -213,6 +213,8 @@ TOUR = [
     msg(b"plain"),
     hmsg(block(), b"x", reply=b"r.5"),
     b"-ERR 'x'\r\n",
+    b"MSG a.b 7  4\r\ntwo \r\n",  # as servers answer CONSUMER.RESET: the reply subject is there and empty
+    b"HMSG a.b 7  12 14\r\nNATS/1.0\r\n\r\nhi\r\n",
     b"PONG\r\n",
 ]
 
@@ -226,8 +228,8 @@ ROWS_ONLY = [TOUR[1], TOUR[2], TOUR[6], hmsg(block((b"k", b" v")), b"x", reply=b
     ("frames", "kind", "rows"),
     [
         (TOUR, "delivery", 5),
-        (TOUR, "direct", 1),
-        (TOUR, "reply", 1),
+        (TOUR, "direct", 3),
+        (TOUR, "reply", 2),
         (TOUR, "any", 1),
         (ROWS_ONLY, "delivery", 4),
         ([TOUR[8]] * 3, "direct", 3),
@@ -268,13 +270,13 @@ def test_only_messages_of_the_subscription_become_rows(vectors: bool) -> None:
 
 
 @both_ways
-def test_direct_takes_answers_and_leaves_the_status(vectors: bool) -> None:
+def test_direct_takes_answers_and_the_status_behind_them(vectors: bool) -> None:
     answer = block((b"Nats-Stream", b" S"), (b"Nats-Subject", b" s.1"))
     buffer = hmsg(answer, b"one") + hmsg(answer, b"two") + hmsg(block(status=b" 204 EOB"))
     result = scan(buffer, len(buffer), sid=SID, kind="direct", vectors=vectors)
     assert result.messages is not None
-    assert result.messages.values.to_pylist() == [b"one", b"two"]
-    assert [frame.headers for frame in result.others] == [b"NATS/1.0 204 EOB\r\n\r\n"]
+    assert result.messages.values.to_pylist() == [b"one", b"two", b""]
+    assert result.messages.blocks.to_pylist()[-1] == b"NATS/1.0 204 EOB\r\n\r\n"
     assert result.used == len(buffer)
 
 
@@ -342,6 +344,12 @@ BROKEN = [
     b"HMSG a 7 5\r\nhello\r\n",
     b"MSGS a 7 r.1 2\r\nhi\r\n",
     b"HMSG a 7 r.1 x 5\r\nhello\r\n",
+    b"MSG a 7 r.1 more 5\r\nhello\r\n",
+    b"HMSG a 7 r.1 more 5 5\r\nhello\r\n",
+    b"MSG\ta\t7\t5\r\nhello\r\n",
+    b"MSG a 7 r.1 10000000005\r\nhello\r\n",
+    b"HMSG a 7 r.1 10000000005 5\r\nhello\r\n",
+    b"MSG a 7 r.1 5\nhello\r\n",
 ]
 
 
@@ -406,6 +414,25 @@ def test_a_message_without_its_line_end_is_refused(end: bytes, after: bytes, vec
         scanned(broken + after, vectors=vectors)
     with pytest.raises(ProtocolError):
         parse(broken + after, 0, len(broken + after))
+
+
+@both_ways
+@pytest.mark.parametrize("line", [b"x" * (LINE + 1), b"MSG a 7 " + b"x" * LINE, b"INFO " + b"x" * LINE])
+def test_a_line_without_end_is_not_waited_for_for_ever(line: bytes, vectors: bool) -> None:
+    with pytest.raises(ProtocolError, match=r"which is no line of NATS"):
+        scanned(line, vectors=vectors)
+    with pytest.raises(ProtocolError, match=r"which is no line of NATS"):
+        parse(line, 0, len(line))
+    assert scanned(line[:LINE], vectors=vectors)[1] == 0
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"[]", b"null", b"{", b"[" * 100_000, b'{"version": 5}', b'{"version": "two"}', b'{"max_payload": "1"}'],
+)
+def test_a_server_that_says_nothing_of_itself_is_refused(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        info(payload)
 
 
 def test_an_error_shows_the_beginning_of_what_came_but_not_all_of_it() -> None:
@@ -474,6 +501,28 @@ def test_segments_are_copied_together(parts: list[tuple[int, int]]) -> None:
     assert offsets(made).tolist() == [0, *np.cumsum([b - a for a, b in bounds]).tolist()]
 
 
+@pytest.mark.parametrize(
+    ("bounds", "why"),
+    [
+        ([(0, 2), (5, 4)], "behind byte 5 comes byte 4, in part 1 of 2"),
+        ([(0, 5), (4, 6)], "behind byte 5 comes byte 4, in part 1 of 2"),
+        ([(0, 2), (5, 100_000)], "behind byte 100,000 comes byte 10, in part 1 of 2"),
+        ([(-1, 2)], "behind byte 0 comes byte -1, in part 0 of 1"),
+        ([(2**32, 2**32 + 5)], "behind byte 4,294,967,301 comes byte 10, in part 0 of 1"),
+        ([(0, 2**32 + 5), (1, 3)], "behind byte 4,294,967,301 comes byte 1"),
+    ],
+)
+def test_segments_outside_of_their_buffer_are_refused(bounds: list[tuple[int, int]], why: str) -> None:
+    start, end = (np.array(side, np.int64) for side in zip(*bounds, strict=True))
+    with pytest.raises(ProtocolError, match=f"10 bytes whose lengths do not fit: {why}"):
+        segments(pa.py_buffer(b"0123456789"), start, end)
+
+
+def test_a_number_of_more_than_nine_digits_is_refused() -> None:
+    with pytest.raises(ProtocolError, match=r"more than nine digits: .*1234567890'"):
+        decimals(np.frombuffer(b"MSG 5 MSG 1234567890", np.uint8), np.array([5, 20]))
+
+
 # Headers
 
 
@@ -514,13 +563,33 @@ def as_rows(found: Sequence[tuple[str, bytes]]) -> list[dict[str, object]] | Non
     return [{"key": key, "value": value} for key, value in found] or None
 
 
-@given(MANY_BLOCKS, st.integers(0, 4))
-def test_the_last_fields_can_be_left_out_of_the_column(blocks: list[bytes], drop: int) -> None:
-    column = all_fields(pa.array(blocks, pa.binary())).as_column(drop_last=drop)
+# Blocks that a server takes, stores and delivers all the same.
+UNENDED = [
+    b"NATS/1.0\r\nA: 1\r\n", b"NATS/1.0\r\nA: 1", b"NATS/1.0\r\n", b"NATS/1.0", b"garbage", b"x", b"\r\n", b"\n",
+    b"NATS/1.0\r\nA: 1\r\nB", b"NATS/1.0\r\nA: 1\r\nB:", b"NATS/1.0\r\nA: 1\r\nB: 2", b"NATS/1.0\nA: 1\n\n",
+    b"NATS/1.0\r\nA: 1\r\n: 2", b"NATS/1.0\r\nA: 1\r\r\n", b"\0" * 20,
+]  # fmt: skip
+
+
+@given(st.lists(BLOCKS | st.sampled_from(UNENDED), min_size=1))
+@example(UNENDED)
+def test_a_block_without_its_end_costs_only_itself(blocks: list[bytes]) -> None:
+    column = headers_column(pa.array(blocks, pa.binary()), len(blocks))
     column.validate(full=True)
-    found = [fields(one)[2] for one in blocks]
-    assert column.to_pylist() == [as_rows(f[: max(0, len(f) - drop)]) for f in found]
     assert column.type == HEADERS
+    assert column.to_pylist() == [as_rows(fields(one)[2]) for one in blocks]
+
+
+@pytest.mark.parametrize("block", UNENDED)
+def test_of_a_block_without_its_end_whole_lines_are_read(block: bytes) -> None:
+    # The last two bytes are where the empty line would be, and a server puts its own fields in their place.
+    assert fields(block)[2] == ([("A", b"1")] if b"A: 1\r\n" in block[:-2] else [])
+
+
+def test_blanks_before_a_value_are_skipped_however_many() -> None:
+    blocks = [block((b"k", b" " * 100_000 + b"v")), block((b"k", b"\t \t")), block((b"k", b" v"))]
+    made = all_fields(pa.array(blocks, pa.binary()))
+    assert made.values.to_pylist() == [b"v", b"", b"v"]
 
 
 @given(PLAIN.filter(len))

@@ -1,14 +1,16 @@
 """What the server answers to a publish, for many at once. Pure."""
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as attribute
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.answers import an_object, field
 from penstock.columns import Ints, decimals
 from penstock.connectors.nats.wire import Messages
+from penstock.errors import ProtocolError
 
 
 class Refusal(NamedTuple):
@@ -24,9 +26,11 @@ class Acks:
     """Rows that are stored, where, and those that are not."""
 
     rows: Ints
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
-    known: list[tuple[int, str, int]] = field(default_factory=list)  # row, stream and sequence of those there already
-    refused: list[Refusal] = field(default_factory=list)
+    spans: dict[str, tuple[int, int]] = attribute(default_factory=dict)
+    known: list[tuple[int, str, int]] = attribute(
+        default_factory=list
+    )  # row, stream and sequence of those there already
+    refused: list[Refusal] = attribute(default_factory=list)
 
     def add(self, more: "Acks", mark: Callable[[Ints], None] = lambda rows: None) -> None:
         """Take more answers in, and `mark` the rows that they say are stored."""
@@ -51,19 +55,18 @@ def read(messages: Messages, numbers: Ints) -> Acks:
     Nearly always all are alike: stored in one stream, one after the other. Then the first and the last tell all,
     and a search through the joined bodies shows that they do.
     """
-    lines = np.frombuffer(messages.lines, np.uint8)
-    rows = numbers[decimals(lines, messages.subject_end)]
+    rows = numbers[_places(messages, len(numbers))]
     bodies = messages.values
     low, high = (bodies.offset, bodies.offset + len(bodies)) if len(bodies) else (0, 0)
     at = np.frombuffer(bodies.buffers()[1], np.int32)
-    joined = bodies.buffers()[2].to_pybytes()[at[low] : at[high]]
+    joined = bodies.buffers()[2].to_pybytes()[at[low] : at[high]] if at[low] < at[high] else b""
     first = bodies[0].as_py()
     prefix = first[: first.find(b'"seq":') + 6]
     alike = joined.count(prefix) == len(bodies) and b'"error"' not in joined and b'"duplicate"' not in joined
     acks = Acks(rows)
-    if alike:
-        a, b = json.loads(first), json.loads(bodies[-1].as_py())
-        widen(acks.spans, a["stream"], min(a["seq"], b["seq"]), max(a["seq"], b["seq"]))
+    if alike and prefix.endswith(b'"seq":'):
+        (stream, a), (_, b) = (stored_at(an_object(body, "JetStream")) for body in (first, bodies[-1].as_py()))
+        widen(acks.spans, stream, min(a, b), max(a, b))
         return acks
     stored = []
     for row, body in zip(rows.tolist(), bodies.to_pylist(), strict=True):
@@ -73,11 +76,36 @@ def read(messages: Messages, numbers: Ints) -> Acks:
             acks.refused.append(refused)
             continue
         stored.append(row)
-        widen(acks.spans, answer["stream"], answer["seq"], answer["seq"])
+        stream, sequence = stored_at(answer)
+        widen(acks.spans, stream, sequence, sequence)
         if answer.get("duplicate"):
-            acks.known.append((row, answer["stream"], answer["seq"]))
+            acks.known.append((row, stream, sequence))
     acks.rows = np.array(stored, np.int64)
     return acks
+
+
+def _places(messages: Messages, count: int) -> Ints:
+    """The number that each subject ends in, which must be below `count`."""
+    lines, end = np.frombuffer(messages.lines, np.uint8), messages.subject_end
+    places = decimals(lines, end)
+    if places.max() >= count or (lines[end - 1] - 48 > 9).any():
+        row = int(np.argmax((places >= count) | (lines[end - 1] - 48 > 9)))
+        subject = lines[messages.subject_start[row] : end[row]].tobytes()
+        raise ProtocolError(f"JetStream answered on {subject[-60:]!r}, but {count:,} rows were sent.")
+    return places
+
+
+def place(subject: bytes, prefix: bytes, count: int) -> int:
+    """The same for one subject."""
+    number = subject.removeprefix(prefix)
+    if not number.isdigit() or len(number) > 9 or int(number) >= count:
+        raise ProtocolError(f"JetStream answered on {subject[-60:]!r}, but {count:,} rows were sent.")
+    return int(number)
+
+
+def stored_at(answer: dict[str, Any]) -> tuple[str, int]:
+    """The stream and the sequence that an answer tells."""
+    return field(answer, "stream", str), field(answer, "seq", int)
 
 
 def in_a_row(data: bytes, prefix: bytes, numbers: Ints) -> tuple[Acks, int] | None:
@@ -94,40 +122,41 @@ def in_a_row(data: bytes, prefix: bytes, numbers: Ints) -> tuple[Acks, int] | No
     if lines % 2:  # behind the last answer, the control line of one that is still to come
         end = data.rfind(b"\r\n", 0, end - 2) + 2
     count = lines // 2
-    last, sequence = data.rfind(start, 0, end), data.find(b'"seq":')
-    if sequence < 0:
-        return None
+    last, sequence = data.rfind(start, 0, end), data.find(b'"seq":', 0, end)
     a, b = _answer_at(data, 0, len(start)), _answer_at(data, last, len(start))
+    if sequence < 0 or a is None or b is None:
+        return None
     alike = data[: sequence + 6].rpartition(b"\r\n")[2]
     if (
         b[0] - a[0] + 1 != count
+        or b[0] >= len(numbers)
         or data.count(b"\n" + start, 0, end) + 1 != count
         or data.count(alike, 0, end) != count
         or data.find(b'"error"', 0, end) >= 0
         or data.find(b'"duplicate"', 0, end) >= 0
     ):
         return None
-    first_body, last_body = parse(a[1]), parse(b[1])
-    low, high = sorted((first_body["seq"], last_body["seq"]))
-    return Acks(numbers[a[0] : b[0] + 1], {first_body["stream"]: (low, high)}), end
+    (stream, first), (_, other) = stored_at(parse(a[1])), stored_at(parse(b[1]))
+    return Acks(numbers[a[0] : b[0] + 1], {stream: (min(first, other), max(first, other))}), end
 
 
-def _answer_at(data: bytes, at: int, skip: int) -> tuple[int, bytes]:
-    """The place of the row, and the body, of the answer at `at`."""
-    line, body = data[at : data.index(b"\r\n", data.index(b"\r\n", at) + 2)].split(b"\r\n")
-    return int(line[skip:].split(b" ", 1)[0]), body
+def _answer_at(data: bytes, at: int, skip: int) -> tuple[int, bytes] | None:
+    """The place of the row, and the body, of the answer at `at`; None where it is cut off or says no place."""
+    line_end = data.find(b"\r\n", at)
+    end = data.find(b"\r\n", line_end + 2)
+    place = data[at + skip : line_end].partition(b" ")[0]
+    return (int(place), data[line_end + 2 : end]) if end >= 0 and place.isdigit() and len(place) < 10 else None
 
 
 def parse(body: bytes) -> dict[str, Any]:
     """One answer."""
-    answer: dict[str, Any] = json.loads(body)
-    return answer
+    return an_object(body, "JetStream")
 
 
 def refusal(row: int, answer: dict[str, Any]) -> Refusal | None:
     """What an answer refuses, if it does."""
-    error = answer.get("error")
-    return Refusal(row, error.get("err_code", 0), error.get("description", "")) if error else None
+    error = field(answer, "error", dict, {})
+    return Refusal(row, field(error, "err_code", int, 0), field(error, "description", str, "")) if error else None
 
 
 def nothing() -> Ints:

@@ -1,7 +1,8 @@
 """JetStream's JSON API and metadata, as pure functions: requests, replies, error codes, ack subjects."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -10,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import grid, interleaved, text
-from penstock.connectors.nats.headers import Fields
+from penstock.answers import field, texts
+from penstock.columns import grid, interleaved, offsets, parsed, segments, text
+from penstock.connectors.nats import headers
 from penstock.connectors.nats.wire import Messages
+from penstock.errors import ProtocolError
 from penstock.record import TIMESTAMP
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,8 +28,13 @@ NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT = 10076, 10039
 TOO_MANY_CONSUMERS = (10026, 10002)
 # How the durable that follows a query is known again as ours.
 FOLLOWER = "shows how far a Penstock query has read; Penstock moves it"
-# The server adds these to every message of DIRECT.GET, after the publisher's own.
-DIRECT_FIELDS = 6
+# The server adds these to every message of DIRECT.GET, behind the publisher's own, and an empty line behind them. Where
+# the publisher's block lacks its end, the first of them is on a line with what is left of it.
+DIRECT_FIELDS = (
+    b"Nats-Stream: ", b"Nats-Subject: ", b"Nats-Sequence: ", b"Nats-Time-Stamp: ", b"Nats-Num-Pending: ",
+    b"Nats-Last-Sequence: ",
+)  # fmt: skip
+DIRECT_LINES = len(DIRECT_FIELDS) + 1
 
 
 @dataclass(frozen=True)
@@ -61,24 +69,24 @@ class StreamInfo:
     @classmethod
     def of(cls, reply: dict[str, Any]) -> "StreamInfo":
         """From the reply to STREAM.INFO or an item of STREAM.LIST."""
-        config, state = reply["config"], reply["state"]
+        config, state = field(reply, "config", dict), field(reply, "state", dict)
         return cls(
-            name=config["name"],
-            created=reply["created"],
-            subjects=tuple(config.get("subjects") or ()),
+            name=field(config, "name", str),
+            created=field(reply, "created", str),
+            subjects=tuple(texts(config, "subjects")),
             derived=bool(config.get("mirror") or config.get("sources") or config.get("subject_transform")),
-            retention=config.get("retention", "limits"),
+            retention=field(config, "retention", str, "limits"),
             allow_direct=bool(config.get("allow_direct")),
             deny_purge=bool(config.get("deny_purge")),
-            compacts=config.get("max_msgs_per_subject", -1) > 0,
+            compacts=field(config, "max_msgs_per_subject", int, -1) > 0,
             # An empty stream says first = last + 1, but one that never had a message says 0 and 0.
-            first=max(1, state["first_seq"]),
-            last=state["last_seq"],
-            messages=state["messages"],
-            size=state["bytes"],
-            last_time=micros(state["last_ts"]),
-            duplicate_window=config.get("duplicate_window", 0) / 1e9,
-            replicas=config.get("num_replicas", 1),
+            first=max(1, field(state, "first_seq", int)),
+            last=field(state, "last_seq", int),
+            messages=field(state, "messages", int),
+            size=field(state, "bytes", int),
+            last_time=micros(field(state, "last_ts", str)),
+            duplicate_window=field(config, "duplicate_window", int, 0) / 1e9,
+            replicas=field(config, "num_replicas", int, 1),
             in_memory=config.get("storage") == "memory",
             allow_atomic=bool(config.get("allow_atomic")),
             allow_batched=bool(config.get("allow_batched")),
@@ -88,7 +96,17 @@ class StreamInfo:
 
 def micros(moment: str) -> int:
     """RFC 3339 with up to nine digits of a second, as microseconds since 1970."""
-    return (datetime.fromisoformat(moment) - _EPOCH) // timedelta(microseconds=1)
+    try:
+        return (datetime.fromisoformat(moment) - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, TypeError):  # or it lacks its time zone
+        raise ProtocolError(f"the server sent {moment[:40]!r}, which is no time.") from None
+
+
+def number(text: bytes) -> int:
+    """A count in a header."""
+    if not re.fullmatch(rb"\d{1,18}", text):
+        raise ProtocolError(f"the server sent {text[:40]!r}, which is no count.")
+    return int(text)
 
 
 def reader(start: int, filters: Sequence[str], stream: str) -> bytes:
@@ -140,9 +158,9 @@ class PullLimits(NamedTuple):
     def of(cls, config: dict[str, Any], batch: int, max_bytes: int, expires: float = 0) -> "PullLimits":
         """These, or less where the consumer says so: it refuses a pull that asks for more."""
         return cls(
-            min(batch, config.get("max_batch") or batch),
-            min(max_bytes, config.get("max_bytes") or max_bytes),
-            min(expires, (config.get("max_expires") or expires * 1e9) / 1e9),
+            min(batch, field(config, "max_batch", int, 0) or batch),
+            min(max_bytes, field(config, "max_bytes", int, 0) or max_bytes),
+            min(expires, (field(config, "max_expires", int, 0) or expires * 1e9) / 1e9),
         )
 
 
@@ -171,10 +189,17 @@ def ack_columns(messages: Messages) -> tuple[pa.Array, pa.Array, pa.Array]:
     line = np.frombuffer(messages.lines, np.uint8)
     dot = np.flatnonzero(line == ord("."))
     table = grid(dot, messages.line_bounds) if messages.line_bounds is not None else None
-    if table is not None:
+    if table is not None and table.shape[1] > 3:
         dots = table[:, -4:]
     else:
-        dots = dot[np.searchsorted(dot, messages.reply_end)[:, None] + np.arange(-4, 0)]
+        last = np.searchsorted(dot, messages.reply_end)
+        dots = dot[np.maximum(last[:, None] + np.arange(-4, 0), 0)] if len(dot) else np.zeros((len(last), 4), np.int64)
+    if (dots[:, 0] <= messages.sid_end).any():
+        row = int(np.argmax(dots[:, 0] <= messages.sid_end))
+        reply = line[messages.sid_end[row] + 1 : messages.reply_end[row]].tobytes()
+        raise ProtocolError(
+            f"the server delivered a message to be answered on {reply[:100]!r}, which is no ack subject."
+        )
     subject, sequence, moment = interleaved(
         messages.lines,
         messages.subject_start, messages.subject_end,
@@ -182,19 +207,64 @@ def ack_columns(messages: Messages) -> tuple[pa.Array, pa.Array, pa.Array]:
         # Nanoseconds have 19 digits until the year 2286; without the last three they are microseconds.
         dots[:, 2] + 1, dots[:, 3] - 3,
     )  # fmt: skip
-    return text(subject), text(sequence).cast(pa.int64()), text(moment).cast(pa.int64()).view(TIMESTAMP)
+    times = parsed(moment, pa.int64(), "a time in an ack subject").view(TIMESTAMP)
+    return text(subject), parsed(sequence, pa.int64(), "a sequence in an ack subject"), times
 
 
-def answered_by_other(fields: Fields, stream: str) -> str:
-    """The name of another stream, a mirror, that answered for `stream`; empty where it did itself."""
-    names = text(fields.values.take(pa.array(np.cumsum(fields.counts) - DIRECT_FIELDS)))
-    other = pc.index(pc.equal(names, stream), False).as_py()
-    return "" if other < 0 else str(names[other].as_py())
+class Direct(NamedTuple):
+    """What DIRECT.GET tells: the same three, and the header blocks as they were published, as far as they are whole."""
+
+    subject: pa.Array
+    sequence: pa.Array
+    timestamp: pa.Array
+    blocks: Callable[[], pa.Array]
+    mirror: str  # the name of another stream that answered in the place of the one that was asked, or empty
 
 
-def direct_columns(fields: Fields) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """The same from the header fields of DIRECT.GET, which come last in each block, in the server's order."""
-    ends = np.cumsum(fields.counts)
-    subject, sequence, moment = (fields.values.take(pa.array(ends - DIRECT_FIELDS + k)) for k in (1, 2, 3))
-    times = pc.utf8_rtrim(text(moment), "Z").cast(pa.timestamp("ns")).cast(pa.timestamp("us"), safe=False)
-    return text(subject), text(sequence).cast(pa.int64()), times.cast(pa.int64()).view(TIMESTAMP)
+def direct_columns(blocks: pa.Array, stream: str) -> Direct:
+    """What the blocks of messages from DIRECT.GET tell. The server's own fields are the last lines of each."""
+    at, data = offsets(blocks), blocks.buffers()[2]
+    u = np.frombuffer(data, np.uint8, count=int(at[-1])) if at[-1] else np.empty(0, np.uint8)
+    newline = np.flatnonzero(u == 10)
+    before = np.searchsorted(newline, at)
+    if (np.diff(before) < DIRECT_LINES).any():
+        raise _not_direct(blocks, int(np.argmax(np.diff(before) < DIRECT_LINES)))
+    last = before[1:] - DIRECT_LINES  # the line that ends with the name of the stream
+    ends = [newline[last + k] for k in range(4)]
+    name = f": {stream}".encode()
+    bounds = [np.maximum(ends[0] - 1 - len(name), at[:-1]), ends[0] - 1]
+    for k in (1, 2, 3):
+        bounds += [ends[k - 1] + 1 + len(DIRECT_FIELDS[k]), ends[k] - 1]
+    names, subject, sequence, moment = interleaved(data, *bounds)
+    named = [u[ends[k - 1] + len(DIRECT_FIELDS[k]) - 1] == ord(":") for k in (1, 2, 3)]
+    if not np.logical_and.reduce(named).all():
+        raise _not_direct(blocks, int(np.argmin(np.logical_and.reduce(named))))
+    other, mirror = pc.index(pc.equal(names, name), False).as_py(), ""
+    if other >= 0:
+        found = direct_fields(blocks[other].as_py())
+        if found is None:
+            raise _not_direct(blocks, other)
+        mirror = found[0].decode(errors="replace")
+    times = parsed(pc.ascii_rtrim(text(moment), "Z"), pa.timestamp("ns"), "a time of a message")
+    return Direct(
+        text(subject),
+        parsed(sequence, pa.int64(), "a sequence of a message"),
+        times.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).view(TIMESTAMP),
+        # Up to the last line before the server's own; what is on a line with those is not whole. Two bytes more take
+        # the place of the empty line at the end.
+        lambda: segments(data, at[:-1], np.where(last > before[:-1], newline[last - 1] + 1 + headers.END, at[:-1])),
+        mirror,
+    )
+
+
+def direct_fields(block: bytes) -> tuple[bytes, ...] | None:
+    """The values of DIRECT_FIELDS in one block; None where that is no message, but a status."""
+    lines = block.split(b"\r\n")[-DIRECT_LINES - 1 : -2]
+    found = [line.rpartition(name) for name, line in zip(DIRECT_FIELDS, lines, strict=False)]
+    whole = len(found) == len(DIRECT_FIELDS) and all(name for _, name, _ in found)
+    return tuple(value for _, _, value in found) if whole else None
+
+
+def _not_direct(blocks: pa.Array, row: int) -> ProtocolError:
+    shown = blocks[row].as_py()[-200:]
+    return ProtocolError(f"DIRECT.GET answered with the headers ...{shown!r}, which do not tell which message it is.")

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from penstock.answers import an_object, field, objects, texts
 from penstock.connectors.jetstream import api
 from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import Connection
@@ -68,22 +69,24 @@ class Calls:
 
     def names(self, subject: str | None = None) -> list[str]:
         """All streams, or those that take messages on `subject`."""
-        found: list[str] = []
+        found: dict[str, None] = {}
         while True:
             body = {"offset": len(found)} | ({"subject": subject} if subject else {})
             page = self.call("STREAM.NAMES", body)
-            found += page.get("streams") or []
-            if not page.get("streams") or len(found) >= page.get("total", 0):
-                return found
+            before = len(found)
+            found |= dict.fromkeys(texts(page, "streams"))
+            if len(found) == before or len(found) >= field(page, "total", int, 0):  # nothing new, or all
+                return list(found)
 
     def consumers(self, stream: str) -> list[dict[str, Any]]:
         """The configurations of a stream's consumers."""
-        found: list[dict[str, Any]] = []
+        found: dict[str, dict[str, Any]] = {}
         while True:
             page = self.call(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
-            found += [consumer["config"] for consumer in page.get("consumers") or []]
-            if not page.get("consumers") or len(found) >= page.get("total", 0):
-                return found
+            before = len(found)
+            found |= {field(each, "name", str): field(each, "config", dict) for each in objects(page, "consumers")}
+            if len(found) == before or len(found) >= field(page, "total", int, 0):
+                return list(found.values())
 
     def first_from(self, stream: str, sequence: int, filters: Sequence[str] = ()) -> Stored | None:
         """The first message at or after `sequence`, by the leader's word: what a replica lacks does not count."""
@@ -92,9 +95,7 @@ class Calls:
         found = []
         for reply in self.connection.requests([(subject, body) for body in asked]):
             try:
-                message = self._answer(reply)["message"]
-                body = base64.b64decode(message.get("data", ""))
-                found.append(Stored(message["seq"], api.micros(message["time"]), body))
+                found.append(_stored(self._answer(reply)))
             except ApiError as error:
                 if error.code != api.NO_MESSAGE:
                     raise
@@ -111,12 +112,11 @@ class Calls:
     def last_answer(self, reply: wire.Frame) -> Stored | None:
         """And its answer."""
         try:
-            message = self._answer(reply)["message"]
+            return _stored(self._answer(reply))
         except ApiError as error:
             if error.code not in (api.NO_MESSAGE, api.NO_STREAM):
                 raise
             return None
-        return Stored(message["seq"], api.micros(message["time"]), base64.b64decode(message.get("data", "")))
 
     def at(self, stream: str, sequence: int) -> Stored | None:
         """The message with this sequence, or None."""
@@ -131,13 +131,12 @@ class Calls:
         """What the answer to a publish says."""
         if reply.headers:
             raise ApiError(headers.fields(reply.headers)[0], f"no stream takes the subject '{subject}'")
-        sequence: int = self._answer(reply)["seq"]
-        return sequence
+        return field(self._answer(reply), "seq", int)
 
     def create(self, stream: str, body: bytes, name: str = "") -> dict[str, Any]:
-        """Make a consumer; what the server made of it."""
+        """Make a consumer; what the server made of it, with its name and how many messages it has."""
         subject = f"{self.prefix}.CONSUMER.CREATE.{stream}" + (f".{name}" if name else "")
-        return self._answer(self.connection.request(subject, body))
+        return _made(self._answer(self.connection.request(subject, body)))
 
     def counts(self, stream: str, bodies: Sequence[bytes]) -> list[int]:
         """How many messages each of these consumers would read. Each is made and deleted again."""
@@ -151,7 +150,7 @@ class Calls:
         )
         for reply in replies:
             try:
-                made = self._answer(reply)
+                made = _made(self._answer(reply))
             except ApiError as error:
                 refused = error
                 continue
@@ -181,15 +180,18 @@ class Calls:
         itself = int(self.connection.version() >= (2, 12))  # 2.11 counts the message itself among those behind it
         found = []
         for reply in self.connection.requests([(subject, body) for body in bodies]):
-            status, words, fields = headers.fields(reply.headers)
+            said = api.direct_fields(reply.headers)
+            if said is not None:
+                if said[0] != stream.encode():
+                    return None
+                found.append(api.number(said[4]) + itself)
+                continue
+            status, words, _ = headers.fields(reply.headers)
             if status == 503:
                 raise Disconnected(f"no server answers DIRECT.GET for stream '{stream}'")
-            if status not in (0, 404):
+            if status != 404:
                 raise ProtocolError(f"DIRECT.GET of stream '{stream}' answered {status} {words}")
-            said = dict(fields)
-            if not status and said["Nats-Stream"] != stream.encode():
-                return None
-            found.append(0 if status else int(said["Nats-Num-Pending"]) + itself)
+            found.append(0)
         return found
 
     def _answer(self, reply: wire.Frame) -> dict[str, Any]:
@@ -201,16 +203,30 @@ class Calls:
                     "'domain' or 'apiPrefix' is wrong. Start nats-server with -js, or check those options."
                 )
             raise ProtocolError(f"JetStream answered {status} {words}")
-        try:
-            answer: dict[str, Any] = json.loads(reply.payload)
-        except ValueError:
-            raise ProtocolError(f"JetStream answered {reply.payload[:80]!r}, which is no JSON") from None
-        error = answer.get("error")
+        answer = an_object(reply.payload, "JetStream")
+        error = field(answer, "error", dict, {})
         if not error:
             return answer
-        code, text = error.get("err_code", 0), error.get("description", "")
+        code, text = field(error, "err_code", int, 0), error.get("description", "")
         if code in (api.NOT_ENABLED, api.NOT_ENABLED_FOR_ACCOUNT):
             raise ConnectError(f"{text}. Start nats-server with -js, and give the account JetStream limits.")
         if error.get("code") == 503 and code != api.STORE_FAILED:
             raise Disconnected(f"JetStream is not ready: {text}")
         raise ApiError(code, f"JetStream refuses: {text} (error {code})")
+
+
+def _stored(answer: dict[str, Any]) -> Stored:
+    """The message in an answer of STREAM.MSG.GET."""
+    message = field(answer, "message", dict)
+    data = field(message, "data", str, "")
+    try:
+        body = base64.b64decode(data, validate=True)
+    except ValueError:
+        raise ProtocolError(f"JetStream answered with the body {data[:40]!r}, which is no base64.") from None
+    return Stored(field(message, "seq", int), api.micros(field(message, "time", str)), body)
+
+
+def _made(answer: dict[str, Any]) -> dict[str, Any]:
+    field(answer, "name", str)
+    field(answer, "num_pending", int)
+    return answer

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.answers import field
 from penstock.columns import join, numbers, offsets, segments
 from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import ApiError, Calls
@@ -129,7 +130,7 @@ class DurableSource:
     def _pull_limits(self, calls: Calls) -> api.PullLimits:
         """What the consumer allows, and how patient it is; an error where it does not suit."""
         try:
-            config = self._info(calls)["config"]
+            config = field(self._info(calls), "config", dict)
         except ApiError as error:
             if error.code != api.NO_CONSUMER:
                 raise
@@ -142,7 +143,7 @@ class DurableSource:
             raise OptionError(
                 f"ack={self.options.ack}, but consumer '{self.consumer}' has the ack policy {config.get('ack_policy')}."
             )
-        self._ack_wait = config.get("ack_wait", 30_000_000_000) / 1e9
+        self._ack_wait = field(config, "ack_wait", int, 30_000_000_000) / 1e9
         return api.PullLimits.of(config, PULL, PULL_BYTES, self._patience())
 
     def _patience(self) -> float:
@@ -223,9 +224,10 @@ class DurableSource:
     def _acknowledge_all(self, calls: Calls) -> None:
         held = Deliveries.of(self.held.waiting())  # before the server is asked
         info = self._info(calls)
-        floor = info["ack_floor"]["stream_seq"], info["ack_floor"]["consumer_seq"]
+        lowest = field(info, "ack_floor", dict)
+        floor = field(lowest, "stream_seq", int), field(lowest, "consumer_seq", int)
         self._owed = self._owed.after(floor[0])
-        row, foreign = safe(self._owed, held, floor, info["num_ack_pending"])
+        row, foreign = safe(self._owed, held, floor, field(info, "num_ack_pending", int))
         if row is not None:
             last = int(self._owed.sequence[row])
             _confirmed(calls.connection, self._owed.reply[row : row + 1])

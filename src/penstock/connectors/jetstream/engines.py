@@ -112,7 +112,7 @@ class PullEnd(NamedTuple):
 def pull_ended(frame: wire.Frame, asked: int) -> PullEnd:
     """What the end of a pull means; an error where the consumer is gone."""
     status, text, fields = headers.fields(frame.headers)
-    missing = int(dict(fields).get("Nats-Pending-Messages", asked))
+    missing = api.number(dict(fields).get("Nats-Pending-Messages", b"%d" % asked))
     if status == 404 or (status == 408 and text != "Requests Pending"):
         return PullEnd(missing, dry=True)
     if status == 408 or (status == 409 and text == "Batch Completed"):
@@ -158,18 +158,18 @@ def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
             asked += 1
             batch, reply, pending, mirror = min(DIRECT, span.end - at), f"{inbox}.{asked}", b"0", ""
             connection.publish(subject, api.get(at, batch, DIRECT_BYTES, filters), reply)
-            end: wire.Frame | None = None
+            end: bytes | None = None
             while end is None:
                 scan = connection.receive(sid, linger=batch > 1000, kind="direct")
-                if scan.messages is not None:
-                    fields = _direct_fields(scan.messages)
-                    mirror = mirror or api.answered_by_other(fields, span.shard)
-                    if not mirror:
-                        rows = _clip(span, at, _direct_rows(scan.messages, fields))
-                        at, doubts = rows.next, 0
-                        yield _matching(rows, filters) if len(filters) > 1 else rows
-                end = next((frame for frame in scan.others if frame.subject == reply.encode()), None)
-            status, text, said = headers.fields(end.headers)
+                if scan.messages is None:
+                    continue
+                found, other, end = direct_rows(scan.messages, span.shard)
+                mirror = mirror or other
+                if found is not None and not mirror:
+                    rows = _clip(span, at, found)
+                    at, doubts = rows.next, 0
+                    yield _matching(rows, filters) if len(filters) > 1 else rows
+            status, text, said = headers.fields(end)
             pending = dict(said).get("Nats-Num-Pending", b"0")
             if status == 503:
                 raise Disconnected(f"no server answers DIRECT.GET for stream '{span.shard}'")
@@ -191,13 +191,25 @@ def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
             connection.unsubscribe(sid)
 
 
-def _direct_fields(messages: wire.Messages) -> headers.Fields:
-    assert messages.blocks is not None, "DIRECT.GET answers with headers"
-    return headers.all_fields(messages.blocks)
+class _Answer(NamedTuple):
+    """Some of an answer of DIRECT.GET."""
+
+    rows: Rows | None
+    mirror: str  # that answered in the place of the stream, or empty
+    end: bytes | None  # the status behind the last message
 
 
-def _direct_rows(messages: wire.Messages, fields: headers.Fields) -> Rows:
-    return Rows(*api.direct_columns(fields), messages.values, lambda: fields.as_column(drop_last=api.DIRECT_FIELDS), 0)
+def direct_rows(messages: wire.Messages, stream: str) -> _Answer:
+    """Messages of DIRECT.GET as columns. Only the last can be a status: one question is under way at a time."""
+    blocks, values, end = messages.blocks, messages.values, None
+    assert blocks is not None, "DIRECT.GET answers with headers"
+    if api.direct_fields(last := blocks[-1].as_py()) is None:
+        blocks, values, end = blocks[:-1], values[:-1], last
+    if not len(blocks):
+        return _Answer(None, "", end)
+    found = api.direct_columns(blocks, stream)
+    rows = Rows(*found[:3], values, lambda: headers.headers_column(found.blocks(), len(values)), 0)
+    return _Answer(rows, found.mirror, end)
 
 
 def _matching(rows: Rows, filters: Sequence[str]) -> Rows:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns import Ints
+from penstock.errors import ProtocolError
 
 # Columns that travel with a message from its delivery to its acknowledgement: the subject to acknowledge on, and the
 # number of the delivery, which is a part of it.
@@ -21,7 +22,10 @@ ACK, DELIVERY = "ack", "delivery"
 def with_acks(batch: pa.RecordBatch, replies: pa.Array) -> pa.RecordBatch:
     """Rows with what is needed to acknowledge them."""
     # The subject ends with the sequence in the stream, the number of the delivery, nanoseconds, and messages to come.
-    number = pc.extract_regex(replies, r"\.(?P<delivery>\d+)\.\d+\.\d+$").field(0).cast(pa.int64())
+    number = pc.extract_regex(replies, r"\.(?P<delivery>\d{1,18})\.\d+\.\d+$").field(0).cast(pa.int64())
+    if number.null_count:
+        bad = replies.filter(pc.is_null(number))[0].as_py()
+        raise ProtocolError(f"the server delivered a message to be acknowledged on {bad!r:.100}, which has no number.")
     return batch.append_column(ACK, replies).append_column(DELIVERY, number)
 
 

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.answers import field
 from penstock.columns import Ints, join, numbers, offsets
 from penstock.connectors.jetstream import acks
 from penstock.connectors.jetstream.acks import Acks, Refusal
 from penstock.connectors.nats import headers
 from penstock.connectors.nats.client import Connection
 from penstock.connectors.nats.frames import frames
+from penstock.errors import ProtocolError
 
 # One write to the socket; the acks of the last ones come while the next is written.
 STEP = 1000
@@ -115,7 +117,7 @@ def pipelined(
             if frame.subject.startswith(prefix):
                 answered += 1
                 status, text, _ = headers.fields(frame.headers)
-                row = int(chunk.number[int(frame.subject[len(prefix) :])])
+                row = int(chunk.number[acks.place(frame.subject, prefix, len(chunk))])
                 done.refused.append(Refusal(row, status, text))
     connection.unsubscribe(sid)
     return done
@@ -141,11 +143,11 @@ def atomic(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
                 # An empty answer: the first message of a batch was accepted.
                 if not frame.subject.startswith(prefix) or not (frame.payload or frame.headers):
                     continue
-                part = group.pop(int(frame.subject[len(prefix) :]), None)
+                part = group.pop(acks.place(frame.subject, prefix, ATOMIC_OPEN), None)
                 answer = acks.parse(frame.payload) if frame.payload else {}
                 if part is not None and answer.get("count") == len(part):
-                    last = answer["seq"]
-                    done.add(Acks(part.number, {answer["stream"]: (last - len(part) + 1, last)}), chunk.mark)
+                    stream, last = acks.stored_at(answer)
+                    done.add(Acks(part.number, {stream: (last - len(part) + 1, last)}), chunk.mark)
     connection.unsubscribe(sid)
     return done
 
@@ -187,12 +189,16 @@ def fast(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
             answer = acks.parse(frame.payload) if frame.payload else {}
             kind = answer.get("type")
             if kind == "ack":
-                allowed = max(allowed, min(len(chunk), answer["seq"] + FAST_ROUNDS * answer["msgs"]))
+                seen, at_once = field(answer, "seq", int), field(answer, "msgs", int)
+                allowed = max(allowed, min(len(chunk), seen + FAST_ROUNDS * at_once))
             elif kind != "gap":  # behind a gap comes the final answer, with the number of rows before it
                 final = answer
     connection.unsubscribe(sid)
-    stored = int(final.get("count", 0))
+    stored = field(final, "count", int, 0)
+    if not 0 <= stored <= len(chunk):
+        raise ProtocolError(f"JetStream says that {stored:,} rows were stored, but {len(chunk):,} were sent.")
     if stored:
-        last = final.get("seq", 0)  # 0: all were there already
-        done.add(Acks(chunk.number[:stored], {final["stream"]: (last - stored + 1, last)} if last else {}), chunk.mark)
+        last = field(final, "seq", int, 0)  # 0: all were there already
+        spans = {field(final, "stream", str): (last - stored + 1, last)} if last else {}
+        done.add(Acks(chunk.number[:stored], spans), chunk.mark)
     return done

@@ -5,6 +5,7 @@ Only interest streams depend on it: they forget what no consumer waits for, so t
 
 from collections.abc import Mapping
 
+from penstock.answers import field
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.admission import admit_position, admit_query
 from penstock.connectors.jetstream.calls import ApiError, Calls
@@ -82,7 +83,7 @@ class Upkeep:
             if error.code != api.NO_CONSUMER:
                 raise
         else:
-            if there["config"].get("description") != api.FOLLOWER:
+            if field(there, "config", dict).get("description") != api.FOLLOWER:
                 raise OptionError(
                     f"stream '{info.name}' has a consumer '{self.name}' that is not Penstock's, and moving it would "
                     "harm whoever uses it. Give progressConsumer another name."

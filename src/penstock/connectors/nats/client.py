@@ -6,6 +6,7 @@ Knows credentials and time limits; how a socket is made is in dial.py, what the 
 import base64
 import json
 import os
+import re
 import select
 import time
 from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ class Connection:
 
     def version(self) -> tuple[int, int]:
         """Major and minor version of the server."""
-        major, minor, *_ = str(self.info.get("version", "0.0")).split(".")
+        major, minor = re.findall(r"\d+", self.info.get("version", "0.0"))[:2]
         return int(major), int(minor)
 
     def close(self) -> None:
@@ -243,7 +244,7 @@ class Connection:
         if frame.kind == b"PING":
             self.send(b"PONG\r\n")
         elif frame.kind == b"INFO":
-            self.info.update(json.loads(frame.payload))
+            self.info.update(wire.info(frame.payload))
         elif frame.kind == b"-ERR":
             text = frame.payload.decode(errors="replace").strip("'")
             if text.lower().startswith("permissions violation"):

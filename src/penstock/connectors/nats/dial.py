@@ -1,13 +1,13 @@
 """From an address to a socket: TCP, the server's greeting, TLS. Knows no protocol beyond the greeting."""
 
-import json
 import socket
 import ssl
 import time
 from typing import Any, NamedTuple
 
+from penstock.connectors.nats import wire
 from penstock.connectors.nats.options import NatsOptions
-from penstock.errors import ConnectError, Disconnected, OptionError
+from penstock.errors import ConnectError, Disconnected, OptionError, ProtocolError
 
 
 class Address(NamedTuple):
@@ -67,12 +67,9 @@ def _greeting(raw: socket.socket, timeout: float) -> dict[str, Any]:
         if len(line) == 5 and line != b"INFO ":
             raise Disconnected(f"is no NATS server: it greets with {line!r}")
     try:
-        info = json.loads(line[5:])
-    except ValueError:
-        info = None
-    if not isinstance(info, dict):
-        raise Disconnected("is no NATS server: its greeting is no JSON object")
-    return info
+        return wire.info(line[5:])
+    except ProtocolError as error:
+        raise Disconnected(f"is no NATS server: {error}") from None
 
 
 def _secure(raw: socket.socket, server: Address, options: NatsOptions, info: dict[str, Any]) -> socket.socket:

@@ -1,27 +1,33 @@
-"""Header blocks of NATS messages: one by one, or all of a column at once. Knows no frames."""
+"""Header blocks of NATS messages: one by one, or all of a column at once. Knows no frames.
+
+A block ends with an empty line. A publisher may have left that out, and servers store and deliver what they get. Its
+message costs only itself: what lies behind the last whole line, or in the last two bytes, where the empty line would
+be, is no field. The server takes those two bytes for the end as well: what it adds to a block comes in their place.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columns import Ints, interleaved, offsets, text
+from penstock.columns import Bytes, Ints, interleaved, offsets, text
 from penstock.record import HEADER, HEADERS
 
 _CR, _LF, _SPACE, _TAB, _COLON = 13, 10, 32, 9, 58
+END = 2  # of each block: its empty line
 
 
 def fields(block: bytes) -> tuple[int, str, list[tuple[str, bytes]]]:
     """Status code (0: none), its text, and the fields of a header block."""
-    first, *lines = (line.removesuffix(b"\r") for line in block.split(b"\n"))
-    _, _, status = first.partition(b" ")
+    status = block.partition(b"\n")[0].partition(b" ")[2]
     code, _, text = status.strip().partition(b" ")
     found = []
-    for line in lines:
-        key, colon, value = line.partition(b":")
+    for line in block[:-END].split(b"\n")[1:-1]:
+        key, colon, value = line.removesuffix(b"\r").partition(b":")
         if colon and key:
             found.append((key.decode(errors="replace"), value.lstrip(b" \t")))
-    return int(code) if code.isdigit() else 0, text.decode(errors="replace"), found
+    return int(code) if code.isdigit() and len(code) == 3 else 0, text.decode(errors="replace"), found
 
 
 class Fields(NamedTuple):
@@ -31,52 +37,45 @@ class Fields(NamedTuple):
     values: pa.Array
     counts: Ints
 
-    def as_column(self, drop_last: int = 0) -> pa.Array:
-        """A `headers` column: null where a block has no field. `drop_last` fields of each block are left out."""
-        ends = np.cumsum(self.counts)
-        kept = np.maximum(self.counts - drop_last, 0)
-        keys, values = self.keys, self.values
-        if drop_last and len(keys):
-            block = np.repeat(np.arange(len(ends)), self.counts)
-            inside = np.arange(len(keys)) < (ends - (self.counts - kept))[block]
-            chosen = pa.array(np.flatnonzero(inside))
-            keys, values = keys.take(chosen), values.take(chosen)
-        at = np.zeros(len(kept) + 1, np.int32)
-        np.cumsum(kept, out=at[1:])
-        structs = pa.StructArray.from_arrays([text(keys), values], fields=list(HEADER))
-        valid = None if kept.all() else pa.py_buffer(np.packbits(kept > 0, bitorder="little"))
-        return pa.Array.from_buffers(HEADERS, len(kept), [valid, pa.py_buffer(at)], children=[structs])
+    def as_column(self) -> pa.Array:
+        """A `headers` column: null where a block has no field."""
+        at = np.zeros(len(self.counts) + 1, np.int32)
+        np.cumsum(self.counts, out=at[1:])
+        structs = pa.StructArray.from_arrays([text(self.keys), self.values], fields=list(HEADER))
+        valid = None if self.counts.all() else pa.py_buffer(np.packbits(self.counts > 0, bitorder="little"))
+        return pa.Array.from_buffers(HEADERS, len(self.counts), [valid, pa.py_buffer(at)], children=[structs])
 
 
 def all_fields(blocks: pa.Array) -> Fields:
     """`fields` of every block at once."""
     at = offsets(blocks)
-    u = np.frombuffer(blocks.buffers()[2], np.uint8, count=int(at[-1]))
+    data = blocks.buffers()[2]
+    u = np.frombuffer(data, np.uint8, count=int(at[-1])) if at[-1] else np.empty(0, np.uint8)
     newline = np.flatnonzero(u == _LF)
-    if not len(newline):
-        return Fields(pa.array([], pa.binary()), pa.array([], pa.binary()), np.zeros(len(blocks), np.int64))
     start = np.empty(len(newline), np.int64)
-    start[0] = 0
+    start[:1] = 0
     np.add(newline[:-1], 1, out=start[1:])
     stop = newline - (u[newline - 1] == _CR)
-    block = np.searchsorted(at, start, side="right") - 1
+    block = np.searchsorted(at, newline, side="right") - 1
     colons = np.append(np.flatnonzero(u == _COLON), len(u))
     colon = colons[np.searchsorted(colons, start)]
-    keep = np.flatnonzero((start != at[block]) & (colon > start) & (colon < stop))
+    # Not the first line of a block, nor one that began in the block before, nor the last two bytes.
+    whole = (start > at[block]) & (newline < at[block + 1] - END)
+    keep = np.flatnonzero(whole & (colon > start) & (colon < stop))
     start, stop, colon, block = start[keep], stop[keep], colon[keep], block[keep]
-    value = colon + 1
-    while len(
-        blank := np.flatnonzero(
-            (value < stop) & ((u[np.minimum(value, len(u) - 1)] == _SPACE) | (u[np.minimum(value, len(u) - 1)] == _TAB))
-        )
-    ):
-        value[blank] += 1
+    value = colon + 1  # behind it is the end of the line at the latest, which is no blank
+    value += _blank(u[value])
+    if len(more := np.flatnonzero(_blank(u[value]))):
+        solid = np.flatnonzero(~_blank(u))
+        value[more] = solid[np.searchsorted(solid, value[more])]
     counts = np.bincount(block, minlength=len(blocks)).astype(np.int64)
-    if not len(start):
-        return Fields(pa.array([], pa.binary()), pa.array([], pa.binary()), counts)
-    data = blocks.buffers()[2]
     keys, values = interleaved(data, start, colon, value, stop)
     return Fields(keys, values, counts)
+
+
+def _blank(u: Bytes) -> npt.NDArray[np.bool_]:
+    blank: npt.NDArray[np.bool_] = (u == _SPACE) | (u == _TAB)
+    return blank
 
 
 def headers_column(blocks: pa.Array | None, rows: int) -> pa.Array:

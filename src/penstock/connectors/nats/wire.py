@@ -8,17 +8,21 @@ guesses. Above `LARGE` bytes a frame the scan for newlines costs more than it sa
 found one by one. Knows nothing of JetStream.
 """
 
+import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.answers import an_object, field
 from penstock.columns import Bytes, Ints, decimals, grid, offsets, segments
 from penstock.errors import ProtocolError
 
 LARGE = 2048
+# No line is longer, not even what a server says of itself and all its cluster; and no size has more digits.
+LINE, DIGITS = 1 << 20, 9
 Kind = Literal["delivery", "direct", "reply", "any"]
 _CR, _LF, _SPACE = 13, 10, 32
 
@@ -36,7 +40,7 @@ class Frame(NamedTuple):
 
 def parse(buffer: bytes | bytearray, at: int, size: int) -> tuple[Frame | None, int]:
     """The frame at `at` and where the next one starts; None where buffer[:size] does not hold all of it."""
-    stop = buffer.find(b"\r\n", at, size)
+    stop = _line_end(buffer, at, size)
     if stop < 0:
         return None, at
     kind, _, rest = bytes(buffer[at:stop]).partition(b" ")
@@ -44,25 +48,49 @@ def parse(buffer: bytes | bytearray, at: int, size: int) -> tuple[Frame | None, 
         if kind not in (b"PING", b"PONG", b"INFO", b"+OK", b"-ERR"):
             raise ProtocolError(f"the server sent {bytes(buffer[at : min(stop, at + 60)])!r}, which is no NATS frame")
         return Frame(kind, payload=rest), stop + 2
-    words = rest.split()
-    numbers = 2 if kind == b"HMSG" else 1
-    try:
-        if not all(word.isdigit() for word in words[-numbers:]):
-            raise ValueError
-        total = int(words[-1])
-        split = int(words[-2]) if numbers == 2 else 0
-        if split > total:
-            raise ValueError
-        subject, sid, *reply = words[:-numbers]
-    except (ValueError, IndexError):
-        raise ProtocolError(f"the server sent {bytes(buffer[at:stop])!r}, which is no NATS message") from None
+    subject, sid, reply, split, total = _words(kind, rest)
     body = stop + 2
     if body + total + 2 > size:
         return None, at
     if buffer[body + total : body + total + 2] != b"\r\n":
-        raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[at:stop])!r}")
+        raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[at : at + 100])!r}")
     headers, payload = bytes(buffer[body : body + split]), bytes(buffer[body + split : body + total])
-    return Frame(kind, subject, sid, reply[0] if reply else b"", headers, payload), body + total + 2
+    return Frame(kind, subject, sid, reply, headers, payload), body + total + 2
+
+
+def _line_end(buffer: bytes | bytearray, at: int, size: int) -> int:
+    """Where the line at `at` ends; -1 where that is still to come."""
+    stop = buffer.find(b"\r\n", at, min(size, at + LINE))
+    if stop < 0 and size - at > LINE:
+        raise ProtocolError(f"the server sent {bytes(buffer[at : at + 60])!r}..., which is no line of NATS")
+    return stop
+
+
+def _words(kind: bytes, rest: bytes) -> tuple[bytes, bytes, bytes, int, int]:
+    """The control line of a message behind its kind: subject, sid, reply subject, size of the headers and of all."""
+    numbers = 2 if kind == b"HMSG" else 1
+    words = rest.split()  # servers send two spaces for a reply subject that is empty
+    names, sizes = words[:-numbers], words[-numbers:]
+    if len(names) in (2, 3) and all(word.isdigit() and len(word) <= DIGITS for word in sizes):
+        total, split = int(sizes[-1]), int(sizes[0]) if numbers == 2 else 0
+        if split <= total:
+            return names[0], names[1], names[2] if len(names) == 3 else b"", split, total
+    raise _no_message(kind + b" " + rest)
+
+
+def _no_message(line: bytes) -> ProtocolError:
+    return ProtocolError(f"the server sent {line[:100]!r}, which is no NATS message")
+
+
+def info(payload: bytes) -> dict[str, Any]:
+    """What a server says of itself; what is used of it is of its kind."""
+    said = an_object(payload, "the server greets with INFO, and")
+    field(said, "max_payload", int, 0)
+    field(said, "nonce", str, "")
+    version = field(said, "version", str, "0.0")
+    if not re.match(r"\d+\.\d+", version, re.ASCII):
+        raise ProtocolError(f"the server says that its version is {version[:40]!r}.")
+    return said
 
 
 def _frames(buffer: bytes | bytearray, size: int) -> tuple[list[Frame], int]:
@@ -105,8 +133,8 @@ class Scan:
 def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "delivery", vectors: bool = True) -> Scan:
     """All whole frames of buffer[:size]: messages of subscription `sid` (0: none) as columns, the rest one by one.
 
-    A `delivery` has a reply subject. A `direct` one has headers, no reply subject and no status, which is how
-    DIRECT.GET answers. A `reply` has neither. `any` is every message, but for those of subscription `sid`.
+    A `delivery` has a reply subject. A `direct` one has headers and no reply subject, which is how DIRECT.GET answers.
+    A `reply` has neither. `any` is every message, but for those of subscription `sid`.
     `vectors` says how frame starts are found, not what is found.
     """
     if not sid:
@@ -129,15 +157,18 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
         first = np.searchsorted(space, at[:-1])
         count = np.diff(first, append=len(space))
         edges = space[np.minimum(first[:, None] + np.arange(5), len(space) - 1)]
+    replies = count - with_headers - 3  # 0, or 1 where there is a reply subject
+    if replies.view(np.uint64).max() > 1:
+        row = int(np.argmax((replies < 0) | (replies > 1)))
+        raise _no_message(bytes(buffer[start[row] : line_end[row]]))
+    fourth = edges[:, min(3, edges.shape[1] - 1)]
+    replied = (replies == 1) & (fourth - edges[:, 2] > 1)  # it may be there and empty
     if kind == "any":
-        wanted = count > 0
-    elif kind == "reply":
-        wanted = (count == 3) & ~with_headers
+        wanted = replies >= 0
+    elif kind == "delivery":
+        wanted = replied.copy()
     else:
-        wanted = (count == 4) if kind == "direct" else (count == 4 + with_headers)
-    if kind == "direct":
-        u = np.frombuffer(buffer, np.uint8, count=size)
-        wanted &= with_headers & (u[np.minimum(line_end + 10, size - 1)] == _CR)
+        wanted = ~replied & (with_headers if kind == "direct" else ~with_headers)
     # A message that was under way when its subscription ended must not be taken for one of the next.
     wanted &= _spells(text, edges[:, 2], b" %d" % sid) ^ (kind == "any")
     whole_lines: Ints | None = at
@@ -150,7 +181,7 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
         if not len(keep):
             return Scan(None, others, used)
         line_end, end, edges, with_headers = line_end[keep], end[keep], edges[keep], with_headers[keep]
-        count = count[keep]
+        count, replied, fourth = count[keep], replied[keep], fourth[keep]
         whole_lines = None
     body, blocks = line_end + 2, None
     if with_headers.any():
@@ -159,13 +190,14 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
         size_end = edges[rows, count[rows] - 1]
         split[rows] = decimals(text, size_end)
         if (body + split > end).any() or (text[size_end - 1] - 48 > 9).any():
-            raise ProtocolError("the server sent headers that are longer than their message")
+            row = rows[np.argmax((body + split > end)[rows] | (text[size_end - 1] - 48 > 9))]
+            shown = bytes(buffer[max(0, line_end[row] - 60) : line_end[row]])
+            raise ProtocolError(f"the server sent headers that are longer than their message: ...{shown!r}")
         blocks = segments(raw, body, body + split)
         body = body + split
     values = segments(raw, body, end)
     # A line without a reply subject has one piece less; then the reply ends where it would begin.
-    replied = count - with_headers > 3
-    reply_end = np.where(replied, edges[:, min(3, edges.shape[1] - 1)], edges[:, 2])
+    reply_end = np.where(replied, fourth, edges[:, 2])
     messages = Messages(
         values, blocks, lines.buffers()[2], edges[:, 0] + 1, edges[:, 1], edges[:, 2], reply_end, whole_lines
     )
@@ -188,6 +220,7 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
     u = np.frombuffer(buffer, np.uint8, count=size)
     newline = np.flatnonzero(u == _LF)
     if not len(newline):
+        _line_end(buffer, 0, size)
         return None, [], 0
     start = np.empty(len(newline), np.int64)
     start[0] = 0
@@ -203,8 +236,8 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
     if not len(start):
         return _walk(buffer, size, None)
     end = line_end + 2 + decimals(u, line_end)
-    if not (u[line_end - 1] - 48 < 10).all():
-        return _walk(buffer, size, None)  # some line has no size
+    if not ((u[line_end - 1] - 48 < 10) & (u[line_end] == _CR)).all():
+        return _walk(buffer, size, None)  # some line has no size, or not the end of a line
     if start[0] != 0 or not (end[:-1] + 2 == start[1:]).all():
         return _walk(buffer, size, (start, line_end, end))
     whole = len(start) - int(end[-1] + 2 > size)
@@ -233,13 +266,13 @@ def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints]
         if at in known:
             line_end, end = known[at]
         elif buffer[at : at + 1] in (b"M", b"H"):
-            line_end = buffer.find(b"\r\n", at, size)
+            line_end = _line_end(buffer, at, size)
             if line_end < 0:
                 break
-            words = buffer[at:line_end].split()
-            if words[0] not in (b"MSG", b"HMSG") or not words[-1].isdigit():
+            word, _, rest = bytes(buffer[at:line_end]).partition(b" ")
+            if word not in (b"MSG", b"HMSG"):
                 parse(buffer, at, size)  # raises
-            end = line_end + 2 + int(words[-1])
+            end = line_end + 2 + _words(word, rest)[-1]
         else:
             frame, after = parse(buffer, at, size)
             if frame is None:
@@ -250,7 +283,7 @@ def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints]
         if end + 2 > size:
             break
         if buffer[end : end + 2] != b"\r\n":
-            raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[at:line_end])!r}")
+            raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[at : at + 100])!r}")
         found.append((at, line_end, end))
         at = end + 2
     if not found:

@@ -205,7 +205,8 @@ class Calls:
 
     def make(self, stream: str, config: dict[str, object]) -> None:
         """Make a stream, unless it is there."""
-        self._json(Request("PUT", f"/v1/streams/{quote(stream, safe='')}", JSON, json.dumps(config).encode()))
+        request = Request("PUT", f"/v1/streams/{quote(stream, safe='')}", JSON, json.dumps(config).encode())
+        _checked(self._ask([request])[0])
 
     def missing(self, stream: str) -> OptionError:
         """The error for a stream that is not there, with those that are called alike."""
@@ -231,9 +232,6 @@ class Calls:
         if any(answer.status == 404 and answer.json().get("code") == "basin_not_found" for answer in answers):
             raise self._no_basin()
         return answers
-
-    def _json(self, request: Request) -> dict[str, Any]:
-        return an_object(_checked(self._ask([request])[0]).body, "S2")
 
     def _no_basin(self) -> OptionError:
         wanted, where = self.options.basin, self.options.account()
