@@ -28,6 +28,9 @@ from pydantic.fields import FieldInfo
 from penstock.errors import OptionError
 from penstock.retry import Retry
 
+# What no line of a protocol and no header can carry: the ends of lines would begin another one. Half a surrogate is no
+# character at all, and has no bytes.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
 
@@ -89,11 +92,18 @@ Count = Annotated[int, Field(gt=0)]
 
 
 def option(
-    default: Any = ..., *, doc: str, example: str | None = None, env: str | None = None, place: bool = False
+    default: Any = ...,
+    *,
+    doc: str,
+    example: str | None = None,
+    env: str | None = None,
+    place: bool = False,
+    lines: bool = False,
 ) -> Any:
     """One option: its default (none: required), what it means, an example where the name is not enough, and the
     environment variable that is asked where nothing was given. That is read on the driver: options travel.
-    `place`: whether it says where the server is, which then gets to see the secrets.
+    `place`: whether it says where the server is, which then gets to see the secrets. `lines`: whether it may have
+    several lines; no other text may hold a control character.
     """
     if env:
         doc = f"{doc} Also from the environment variable `{env}`."
@@ -101,7 +111,7 @@ def option(
         default,
         description=doc,
         examples=[example] if example else None,
-        json_schema_extra={"env": env, "place": place},
+        json_schema_extra={"env": env, "place": place, "lines": lines},
         validate_default=False,
     )
 
@@ -142,6 +152,25 @@ class Options(BaseModel):
                 raise ValueError(f"set '{alias(name)}' or '{alias(file)}', not both")
         return self
 
+    @model_validator(mode="after")
+    def _no_control_characters(self) -> Self:
+        for name in type(self).model_fields:
+            for text in _texts(getattr(self, name)):
+                if why := self._unspeakable(name, text):
+                    raise ValueError(f"'{alias(name)}' {why}")
+        return self
+
+    def _unspeakable(self, name: str, text: str) -> str | None:
+        """Why a text could say something to the server that is no value, without the text: it may be a secret."""
+        if _extra(type(self).model_fields[name], "lines"):
+            text = re.sub(r"[\t\r\n]", " ", text)
+        found = _CONTROL.search(text)
+        return (
+            f"has the control character U+{ord(found[0]):04X}, which no server may be sent: take it out"
+            if found
+            else None
+        )
+
     def retry(self, what: str) -> Retry:
         """How often `what` may be tried again after a lost connection: never, unless the options say so."""
         return Retry(what, attempts=0)
@@ -155,11 +184,14 @@ class Options(BaseModel):
         if file is None:
             return None
         try:
-            return file.read_text().strip()
+            text = file.read_text().strip()
         except UnicodeDecodeError:
             raise OptionError(f"the file of option '{alias(name + '_file')}' holds no text in UTF-8.") from None
         except OSError as error:
             raise OptionError(f"cannot read the file of option '{alias(name + '_file')}': {error}") from None
+        if why := self._unspeakable(name, text):
+            raise OptionError(f"the file of option '{alias(name + '_file')}' {why}.")
+        return text
 
     def __repr__(self) -> str:
         hidden = secrets(type(self))
@@ -187,6 +219,14 @@ def places(model: type[Options]) -> list[str]:
 def _extra(field: FieldInfo, key: str) -> Any:
     extra = field.json_schema_extra
     return extra.get(key) if isinstance(extra, dict) else None
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """All text in the value of an option; a path is none, as it goes to nobody."""
+    if isinstance(value, SecretStr):
+        return (value.get_secret_value(),)
+    parts = value if isinstance(value, tuple | dict) else (value,)
+    return (part for part in parts if isinstance(part, str))
 
 
 def table(model: type[Options]) -> list[tuple[str, str, str]]:

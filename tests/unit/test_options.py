@@ -1,5 +1,6 @@
 import pickle
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
+from pydantic.fields import FieldInfo
 
+from penstock.connectors.core import CoreNats
+from penstock.connectors.iggy import Iggy
+from penstock.connectors.jetstream import JetStream
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats.dial import Address, address
+from penstock.connectors.s2 import S2Streams
 from penstock.errors import OptionError
 from penstock.options import Options, alias, option, secrets, table
 
@@ -438,6 +444,105 @@ def test_a_file_that_cannot_be_read_is_an_error_of_its_option(name: str, tmp_pat
         options.reveal(name)
     assert str(caught.value).startswith(f"cannot read the file of option '{alias(name + '_file')}': ")
     assert "missing" in str(caught.value)
+
+
+# Texts that would say more to a server than a value
+
+PARSERS = [JetStream.parse, JetStream.parse_sink, CoreNats.parse, CoreNats.parse_sink, S2Streams.parse,
+           S2Streams.parse_sink, Iggy.parse, Iggy.parse_sink]  # fmt: skip
+ENOUGH = {"stream": "A", "subjects": "a.>", "basin": "some-basin", "topic": "t"}
+CONTROL = ["\r\nPUB x 0\r\n\r\n", "\n", "\r", "\0", "\x1b[0m", "\x7f", "\x85", "\ud800"]
+
+
+def all_texts() -> Iterator[tuple[Callable[[dict[str, str]], Any], str, FieldInfo, dict[str, str]]]:
+    """Every option of every format that takes text, with the others that it needs."""
+    for parse_ in PARSERS:
+        model = parse_.__self__.options_type if parse_.__name__ == "parse" else parse_.__self__.sink_options_type
+        needed = {name: value for name, value in ENOUGH.items() if name in model.model_fields}
+        for name, field in model.model_fields.items():
+            if "str" in str(field.annotation).lower():
+                yield parse_, name, field, needed
+
+
+@pytest.mark.parametrize("text", CONTROL)
+def test_no_text_with_a_control_character_is_taken(text: str) -> None:
+    tried = set()
+    for parse_, name, field, needed in all_texts():
+        extra: Any = field.json_schema_extra
+        if extra["lines"] and set(text) & set("\r\n"):
+            continue
+        with pytest.raises(OptionError) as caught:
+            parse_(needed | {alias(name): f"{SECRET}{text}{SECRET}"})
+        if "SecretStr" in str(field.annotation):
+            assert SECRET not in "".join(traceback.format_exception(caught.value)), name
+        tried.add(name)
+    assert tried >= {
+        "user", "password", "token", "nkey_seed", "domain", "api_prefix", "inbox_prefix", "connection_name", "servers",
+        "stream", "streams", "stream_prefix", "subjects", "subject", "queue", "consumer", "progress_consumer", "ledger",
+        "access_token", "encryption_key", "fencing_token", "basin", "endpoint", "username", "address", "topic",
+        "topics", "tls_domain", "capture_stream", "key_columns",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CONTROL)
+@pytest.mark.parametrize("form", ["option", "file", "environment"])
+def test_a_secret_with_a_control_character_is_refused_wherever_it_comes_from(
+    form: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "environment" and text in ("\0", "\ud800"):
+        pytest.skip("no environment holds it")
+    file = tmp_path / "secret"
+    file.write_text(f"{SECRET}{text}{SECRET}\n", errors="surrogatepass")
+    for parse_, name, variable in (
+        (JetStream.parse, "token", None), (JetStream.parse, "password", None), (JetStream.parse, "user", None),
+        (S2Streams.parse, "access_token", "S2_ACCESS_TOKEN"), (S2Streams.parse, "encryption_key", None),
+        (Iggy.parse, "password", "IGGY_PASSWORD"), (Iggy.parse, "token", "IGGY_TOKEN"),
+    ):  # fmt: skip
+        model = parse_.__self__.options_type
+        given_ = {key: value for key, value in ENOUGH.items() if key in model.model_fields}
+        if form == "file":
+            given_[alias(f"{name}_file")] = str(file)
+        elif form == "option":
+            given_[alias(name)] = f"{SECRET}{text}{SECRET}"
+        elif variable is None:
+            continue
+        else:
+            monkeypatch.setenv(variable, f"{SECRET}{text}{SECRET}")
+        with pytest.raises(OptionError) as caught:
+            parse_(given_).reveal(name)
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+        assert alias(name) in str(caught.value)
+        if variable:
+            monkeypatch.delenv(variable, raising=False)
+
+
+def test_a_refused_text_is_named_by_its_character_and_not_shown() -> None:
+    assert refusal(token=f"{SECRET}\r\nx") == (
+        "jetstream: 'token' has the control character U+000D, which no server may be sent: take it out"
+    )
+
+
+def test_texts_of_several_lines_are_taken_where_they_are_meant(tmp_path: Path) -> None:
+    creds = "-----BEGIN NATS USER JWT-----\r\neyJ0\r\n------END NATS USER JWT------\n\n\tSUABC\n"
+    assert parse(credentials=creds).reveal("credentials") == creds
+    (tmp_path / "creds").write_text(creds)
+    assert parse(credentialsFile=str(tmp_path / "creds")).reveal("credentials") is not None
+    assert refusal(credentials="eyJ0\0SUABC").endswith("U+0000, which no server may be sent: take it out")
+    assert parse(stream="A,\n  B", subjects="\n a.>,\n b.>\n").stream == ("A", "B")
+    assert parse(startingOffsets='{\n "ORDERS": 5\n}').starting_offsets == {"ORDERS": 5}
+    assert "U+000A" in refusal(startingOffsets='{"A\\nB": 5}')
+    columns = "id STRING,\n\tamount INT,\r\n _action STRING"
+    given_ = {"basin": "some-basin", "stream": "s", "mode": "upsert", "keyColumns": "id", "columns": columns}
+    assert S2Streams.parse(given_).columns == columns
+
+
+@pytest.mark.parametrize("name", ["domain", "apiPrefix", "inboxPrefix", "consumer", "progressConsumer"])
+def test_a_name_that_would_be_two_words_of_a_line_is_refused(name: str) -> None:
+    assert refusal(**{name: "a b"}).startswith(f"option '{name}' ")
+    with pytest.raises(OptionError, match=r"^option 'queue' has 'a b', which has a space"):
+        CoreNats.parse({"subjects": "a.>", "queue": "a b"})
+    with pytest.raises(OptionError, match=r"^option 'captureStream' must be a stream's name"):
+        CoreNats.parse({"subjects": "a.>", "capture": "true", "captureStream": "a b"})
 
 
 # Options as a whole

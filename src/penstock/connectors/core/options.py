@@ -1,11 +1,12 @@
 """What a user may set to read and to write Core NATS."""
 
+import re
 from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from penstock.connectors.nats.options import NatsOptions
-from penstock.connectors.nats.subjects import check_filters
+from penstock.connectors.nats.subjects import check_filters, problem
 from penstock.contract import ReadOptions
 from penstock.options import Bytes, Csv, Seconds, alias, option
 
@@ -42,6 +43,20 @@ class CoreOptions(NatsOptions, ReadOptions):
         if not filters:
             raise ValueError("must name at least one subject")
         return check_filters(filters)
+
+    @field_validator("queue")
+    @classmethod
+    def _group(cls, name: str | None) -> str | None:
+        if name is not None and (why := problem(name, wildcards=False)):
+            raise ValueError(f"has '{name}', which {why}")
+        return name
+
+    @field_validator("capture_stream")
+    @classmethod
+    def _stream(cls, name: str) -> str:
+        if not name or re.search(r"[\s.*>/\\]", name):
+            raise ValueError("must be a stream's name, without space, dot, slash, * or >")
+        return name
 
     @model_validator(mode="after")
     def _fits_capture(self) -> Self:

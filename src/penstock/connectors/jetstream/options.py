@@ -92,7 +92,7 @@ class JetStreamOptions(NatsOptions, ReadOptions):
             raise ValueError(f"has '{pattern}', which is no regular expression: {error}") from None
         return pattern
 
-    @field_validator("progress_consumer")
+    @field_validator("progress_consumer", "consumer")
     @classmethod
     def _durable(cls, name: str | None) -> str | None:
         if name is not None and (not name or re.search(r"[\s.*>/\\]", name)):

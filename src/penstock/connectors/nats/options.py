@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import SecretStr, field_validator, model_validator
 
+from penstock.connectors.nats.subjects import problem
 from penstock.options import Csv, Options, Seconds, option
 from penstock.retry import Retry
 
@@ -28,7 +29,7 @@ class NatsOptions(Options):
     nkey_seed: SecretStr | None = option(None, doc="Seed of an NKey (`SU...`); needs the extra `nats`.")
     nkey_seed_file: Path | None = option(None, doc="File that holds the seed of an NKey.")
     credentials: SecretStr | None = option(
-        None, doc="Content of a `.creds` file, JWT and seed; needs the extra `nats`."
+        None, doc="Content of a `.creds` file, JWT and seed; needs the extra `nats`.", lines=True
     )
     credentials_file: Path | None = option(None, doc="A `.creds` file.", example="/etc/nats/spark.creds")
     tls: bool = option(False, doc="Insist on TLS. It is used anyway where the server asks for it or for `tls://`.")
@@ -58,6 +59,13 @@ class NatsOptions(Options):
         if any("@" in server for server in servers):
             raise ValueError("must not hold a user: addresses show in messages. Use 'user' and 'password', or 'token'")
         return servers
+
+    @field_validator("domain", "api_prefix", "inbox_prefix")
+    @classmethod
+    def _are_subjects(cls, text: str | None) -> str | None:
+        if text is not None and (why := problem(text, wildcards=False)):
+            raise ValueError(f"has '{text}', which {why}")
+        return text
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -162,6 +162,7 @@ class S2SourceOptions(S2Options, ReadOptions):
         doc="With `mode=upsert`: the columns, for SQL. `_action`, `_stream`, `_sequence` and `_timestamp` are of the "
         "record, not of the table.",
         example="id STRING, amount INT, _action STRING",
+        lines=True,
     )
     key_columns: Csv = option((), doc="With `mode=upsert`: the columns of the key.", example="id")
     snapshot: bool = option(
