@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from http_double import HttpDouble, passed_on
 from proxy import Proxy
-from s2_sdk import CommandRecord, Record
+from s2_sdk import CommandRecord, Record, Timestamping
 from s2_tools import QUICK, read, source, trimmed, until, values, write
 
 from penstock.connectors.s2 import S2Streams
@@ -39,6 +40,18 @@ def test_a_record_comes_with_all_that_it_has(s2: Server, s2_admin: S2Admin, name
     assert first["timestamp"].timestamp() * 1000 == pytest.approx(moment, abs=0.5)
     assert (first["stream"], first["sequence"]) == (name, 0)
     assert (second["value"], second["headers"], second["sequence"]) == (b"", None, 1)
+
+
+def test_a_record_of_the_far_future_costs_only_its_timestamp(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name, timestamping=Timestamping(uncapped=True))
+    moments = [5, 2**53, 2**63 - 1, 2**63, 2**64 - 1]
+    s2_admin.append(name, [Record(b"%d" % moment, timestamp=moment) for moment in moments])
+    opened = source(s2, streams=name)
+    bound = opened.bounds()[name]
+    rows = pa.Table.from_batches(opened.read(Range(name, 0, bound.next, bound.epoch)))
+    assert rows["value"].to_pylist() == [b"%d" % moment for moment in moments]
+    last = (2**63 - 1) // 1000 * 1000
+    assert rows["timestamp"].cast(pa.int64()).to_pylist() == [5000, 2**53 * 1000, last, last, last]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
