@@ -22,6 +22,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Error codes of the server (server/errors.json) that mean something to us.
 NO_MESSAGE, NO_STREAM, NO_CONSUMER = 10037, 10059, 10014
 NAME_IN_USE, STORE_FAILED, TOO_BUSY, WRONG_SEQUENCE, SEALED = 10058, 10077, 10167, (10071, 10164), 10109
+# An id that is being stored: by another attempt, or by a row just before with the same id of its own.
+IN_PROCESS = 10158
 # Not JetStream's own: nobody listens on the subject.
 NO_LISTENER = 503
 NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT = 10076, 10039

@@ -36,6 +36,10 @@ _REMEDIES = {
 }
 
 
+class _Busy(Disconnected):
+    """The server answered for every row, and wants some of them again a little later."""
+
+
 class JetStreamSink:
     """A sink on one connection, taken when the first row comes."""
 
@@ -128,7 +132,8 @@ class _Task:
             except Disconnected as error:
                 if chunk.stored.any():
                     retry.progress()
-                self._lost()
+                if not isinstance(error, _Busy):
+                    self._lost()
                 retry.after(error)
             chunk = chunk.rest()
 
@@ -242,7 +247,7 @@ class _Task:
         for number, code, text in refused:
             row = int(np.searchsorted(chunk.number, number))
             subject, value = chunk.subject[row].as_py().decode(), chunk.value[row].as_py()
-            if code == api.TOO_BUSY:
+            if code in (api.TOO_BUSY, api.IN_PROCESS):
                 busy = text
             elif code == api.NO_LISTENER:
                 if not calls.names(subject):
@@ -258,7 +263,7 @@ class _Task:
                     + remedy
                 )
         if busy:  # a pause, and the rest again, for as long as that helps
-            raise Disconnected(f"the server is too busy: {busy}")
+            raise _Busy(f"the server is not ready for some rows: {busy}")
 
     def _is_there(self, calls: Calls, names: list[str], subject: str, value: bytes, code: int) -> bool:
         """Whether a stream that keeps one message a subject has just this one."""
