@@ -14,7 +14,8 @@ class Proxy:
     `plan` says what befalls connections, in turn: ("cut", n) ends all of them after n more bytes from the
     server, ("stall", n) lets the one that is at n more bytes hang for ever. Later connections are well again,
     until the next step of the plan. `sent` are numbers of bytes from the client after which all are cut, in turn.
-    `instead` are answers that the first connections get, each for what it says first, and nothing more.
+    `instead` are answers that the first connections get, each for what it says first, and nothing more. `rate` is how
+    many bytes a second go through from the client.
     """
 
     def __init__(
@@ -24,9 +25,10 @@ class Proxy:
         delay: float = 0.0,
         sent: list[int] | None = None,
         instead: list[bytes] | None = None,
+        rate: float = 0.0,
     ):
         self.target, self.plan, self.delay, self.sent = port, list(plan or []), delay, list(sent or [])
-        self.instead = list(instead or [])
+        self.instead, self.rate = list(instead or []), rate
         self.connections = 0
         self.passed = 0  # bytes from the server, since the last step of the plan
         self._lock = threading.Lock()
@@ -99,6 +101,8 @@ class Proxy:
                         data = data[: self.sent.pop(0)]
                     elif self.sent:
                         self.sent[0] -= len(data)
+                if self.rate:
+                    time.sleep(len(data) / self.rate)
                 upstream.sendall(data)
                 if cut:
                     self.cut()

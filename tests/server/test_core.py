@@ -1,8 +1,9 @@
 """Core NATS: what arrives while a query runs, what is dropped, and what a stream captures."""
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import pyarrow as pa
 import pytest
 from jetstream_tools import Query, until
 from proxy import Proxy
-from sink_tools import HEADERS, batch, count
+from sink_tools import HEADERS, batch, bodies, count
 
-from harness import Admin
+from harness import Admin, server
 from penstock.connectors.core import CoreNats
 from penstock.connectors.core.source import SHARD, CoreSource
 from penstock.contract import Origin, Receipt
@@ -295,3 +296,26 @@ def test_what_was_captured_is_read_on_by_a_stream_that_takes_other_subjects_now(
     read = [int(value.as_py()) for rows in query.run() for value in rows["value"]]
     source.close()
     assert sorted(read) == list(range(4, 12))
+
+
+def test_a_subject_over_the_control_line_is_refused_at_once(nats: NatsServer, stream: str) -> None:
+    before = time.monotonic()
+    rows = batch([b"a", b"b"], subject=pa.array([f"{stream}.x", "x" * 5000]))
+    with pytest.raises(OptionError, match=r"row 1 of partition 0 of batch 0 has a subject of 5,000 bytes"):
+        publish(nats.url, rows)
+    assert time.monotonic() - before < 2
+
+
+def test_a_server_that_is_away_when_rows_are_sent_is_waited_for(folder: Path) -> None:
+    with server(folder) as (running, admin):
+        admin.create("S")
+        publish(running.url, batch([b"0"], subject=pa.array(["S.x"])))
+        running.kill()
+        back = threading.Timer(1, running.start)
+        back.start()
+        try:
+            publish(running.url, batch([b"1"], subject=pa.array(["S.x"])))
+        finally:
+            back.join()
+        with closing(Admin(running.url)) as again:
+            assert bodies(again, "S") == [b"0", b"1"]

@@ -1,13 +1,15 @@
 """Whatever breaks while rows are written: every row is there once and in order, or an error says what is missing."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from proxy import Proxy
-from sink_tools import batches, bodies, count, write
+from sink_tools import batch, batches, bodies, count, write
 
 from harness import Admin, server
 from penstock.connectors.nats.client import Connection
@@ -109,6 +111,36 @@ def test_a_server_that_is_killed_in_mid_write_costs_no_row(
         after = Admin(running.url)
         assert bodies(after, "S") == count(0, COUNT)
         after.close()
+
+
+@pytest.mark.parametrize("way", ["pipelined", "atomic", "fast"])
+def test_a_slow_link_takes_its_time_and_no_longer(admin: Admin, nats: NatsServer, stream: str, way: str) -> None:
+    """Ten megabytes at four a second, where nothing may take longer than a second: but something always arrives."""
+    admin.create(stream, **WAYS[way])
+    rows = [batch([b"%d" % i + b"x" * 10_000 for i in range(1000)])]
+    with Proxy(nats.port, rate=4e6) as proxy:
+        limits = {"requestTimeout": "1s", "ackTimeout": "1s", "reconnectTimeout": "2s", "publishMode": way}
+        receipt = write(proxy.url, rows, Origin(stream, 0, 0), subject=f"{stream}.x", **limits)
+        assert proxy.connections == 1
+    assert receipt.rows == 1000
+    assert bodies(admin, stream) == rows[0]["value"].to_pylist()
+
+
+@all_ways
+@pytest.mark.parametrize("rows", [1, 3000])
+def test_a_subject_over_the_control_line_is_refused_at_once_by_its_row(
+    admin: Admin, nats: NatsServer, stream: str, way: str, rows: int
+) -> None:
+    admin.create(stream, **WAYS[way])
+    subjects = [f"{stream}.x"] * rows
+    subjects[rows // 2] = f"{stream}.{'x' * 5000}"
+    given = [batch(count(0, rows), subject=pa.array(subjects))]
+    before = time.monotonic()
+    words = rf"row {rows // 2} of partition 0 of batch 0 has a subject of 5,\d+ bytes.*max_control_line"
+    with pytest.raises(OptionError, match=words):
+        write(nats.url, given, Origin(stream, 0, 0))
+    assert time.monotonic() - before < 2
+    assert write(nats.url, batches(10), Origin(stream, 1, 0), subject=f"{stream}.x").rows == 10
 
 
 # --- permissions ---

@@ -1,6 +1,7 @@
 """Rows to Core NATS: sent, then a barrier. Whoever listens gets them; nobody else keeps them."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -8,11 +9,19 @@ import pyarrow.compute as pc
 from penstock import templates
 from penstock.columns import Ints, lengths, offsets
 from penstock.connectors.core.options import CoreSinkOptions
-from penstock.connectors.nats.client import Connection
-from penstock.connectors.nats.frames import bad_body, bad_header, bad_subject, frames, header_lines
+from penstock.connectors.nats.client import Connection, LineTooLong
+from penstock.connectors.nats.frames import (
+    Fault,
+    bad_body,
+    bad_header,
+    bad_subject,
+    frames,
+    header_lines,
+    longest_line,
+)
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
-from penstock.errors import OptionError
+from penstock.errors import Disconnected, OptionError
 from penstock.record import is_bytes, is_headers, is_text
 
 TAKES = {"value": is_bytes, "subject": is_text, "headers": is_headers, "reply": is_text}
@@ -33,15 +42,9 @@ class CoreSink:
         for batch in batches:
             if not len(batch):
                 continue
-            if self._connection is None:
-                self._connection = connect(self.options)
-            data, at = self._frames(batch, origin, rows, int(self._connection.info.get("max_payload", 1 << 20)))
-            for low in range(0, len(batch), STEP):
-                self._connection.send(data[at[low] : at[min(len(batch), low + STEP)]])
+            self.options.retry(f"writing {origin}").run(partial(self._send, batch, origin, rows))
             rows += len(batch)
             size += int(lengths(batch.column("value")).sum())
-            # The barrier: an error of the server, such as a permission that is missing, comes before the answer.
-            self._connection.flush()
         return Receipt(origin, rows, size)
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
@@ -57,6 +60,23 @@ class CoreSink:
             keep(self._connection)
             self._connection = None
 
+    def _send(self, batch: pa.RecordBatch, origin: Origin, first: int) -> None:
+        """A batch, and a barrier. Where the connection breaks, the next call sends it again over a new one."""
+        if self._connection is None:
+            self._connection = connect(self.options)
+        data, at = self._frames(batch, origin, first, int(self._connection.info.get("max_payload", 1 << 20)))
+        try:
+            for low in range(0, len(batch), STEP):
+                self._connection.send(data[at[low] : at[min(len(batch), low + STEP)]])
+            # The barrier: an error of the server, such as a permission that is missing, comes before the answer.
+            self._connection.flush()
+        except Disconnected:
+            self._connection.close()
+            self._connection = None
+            raise
+        except LineTooLong:
+            raise _refuse(origin, first, longest_line(templates.names(self.options.subject, batch))) from None
+
     def _frames(self, batch: pa.RecordBatch, origin: Origin, first: int, limit: int) -> tuple[memoryview, Ints]:
         names = batch.schema.names
         value = batch.column("value").cast(pa.binary())
@@ -71,6 +91,10 @@ class CoreSink:
             fault = fault or bad_subject(reply.filter(pc.not_equal(reply, b"")))
         fault = fault or bad_body(block, value, limit)
         if fault is not None:
-            raise OptionError(f"row {first + fault.row} of {origin} {fault.why}.")
+            raise _refuse(origin, first, fault)
         out = frames(subject, reply, block, value)
         return memoryview(out.buffers()[2]), offsets(out)
+
+
+def _refuse(origin: Origin, first: int, fault: Fault) -> OptionError:
+    return OptionError(f"row {first + fault.row} of {origin} {fault.why}.")

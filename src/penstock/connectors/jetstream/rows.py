@@ -3,16 +3,26 @@ refused before anything is.
 """
 
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import templates
-from penstock.columns import Ints, join, numbers
+from penstock.columns import Ints, join, lengths, numbers
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
-from penstock.connectors.nats.frames import Fault, bad_body, bad_header, bad_subject, bad_value, header_lines
+from penstock.connectors.nats.frames import (
+    Fault,
+    bad_body,
+    bad_header,
+    bad_subject,
+    bad_value,
+    header_lines,
+    size_of,
+)
 from penstock.contract import Origin
 from penstock.errors import OptionError
 from penstock.record import IN_SQL, is_bytes, is_count, is_headers, is_text
@@ -35,11 +45,21 @@ TAKES = {
 # Headers that only told the server how to store a message when it was published first, and would do so again.
 OF_ANOTHER_PUBLISH = r"^Nats-(Msg-Id$|Expected-|Batch-|Required-Api-Level$)"
 MESSAGE_ID = b"Nats-Msg-Id"
+# A chunk is sent without a look at the clock: a link of 4 MB/s takes two seconds for this, of a window of minutes.
+LARGEST = 8 << 20
 
 
 def accept(options: JetStreamSinkOptions, columns: pa.Schema) -> None:
     """Refuse columns that are missing, of the wrong type, or would be dropped."""
     templates.accept("jetstream", columns, options.subject, TAKES)
+
+
+def parts(made: Chunk) -> Iterator[Chunk]:
+    """The same rows in chunks of at most LARGEST bytes, or one row: on a slow link, one chunk may take long enough."""
+    sizes = np.cumsum(size_of(made.block, made.value) + lengths(made.subject))
+    cuts = np.flatnonzero(np.diff(sizes // LARGEST)) + 1
+    for low, high in pairwise([0, *cuts.tolist(), len(made)]):
+        yield made.part(low, high)
 
 
 def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Chunk:
@@ -65,7 +85,12 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
 def too_large(made: Chunk, origin: Origin, limit: int) -> OptionError | None:
     """The error for the first row that the server would cut the connection for."""
     fault = bad_body(made.block, made.value, limit)
-    return None if fault is None else refuse(origin, 0, Fault(int(made.number[fault.row]), fault.why))
+    return None if fault is None else of_chunk(origin, made, fault)
+
+
+def of_chunk(origin: Origin, made: Chunk, fault: Fault) -> OptionError:
+    """The error for a row of a chunk that cannot be published."""
+    return refuse(origin, 0, Fault(int(made.number[fault.row]), fault.why))
 
 
 def refuse(origin: Origin, first: int, fault: Fault) -> OptionError:

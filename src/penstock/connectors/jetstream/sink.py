@@ -16,6 +16,8 @@ from penstock.connectors.jetstream.ledger import Ledger
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets, nobody
+from penstock.connectors.nats.client import LineTooLong
+from penstock.connectors.nats.frames import longest_line
 from penstock.connectors.nats.pool import connect, keep
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
@@ -117,7 +119,7 @@ class _Task:
         first = 0
         for batch in batches:
             if len(batch):
-                yield rows.chunk(self.options, self.origin, batch, first)
+                yield from rows.parts(rows.chunk(self.options, self.origin, batch, first))
                 first += len(batch)
 
     def put(self, chunk: Chunk) -> None:
@@ -181,6 +183,12 @@ class _Task:
             self._judge(calls, names, chunk, taken.refused)
 
     def _publish(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk, one_by_one: bool) -> Acks:
+        try:
+            return self._publish_as(calls, targets, names, chunk, one_by_one)
+        except LineTooLong:
+            raise rows.of_chunk(self.origin, chunk, longest_line(chunk.subject)) from None
+
+    def _publish_as(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk, one_by_one: bool) -> Acks:
         mode = "pipelined" if one_by_one else self._mode(calls, targets, names, chunk)
         timeout = self.options.ack_timeout
         if mode == "fast":

@@ -32,6 +32,10 @@ class Denied(ConnectError):  # noqa: N818 - likewise
     """The account lacks a permission; no other connection will do."""
 
 
+class LineTooLong(ConnectError):  # noqa: N818 - likewise
+    """A subject, with its reply and sizes, is longer than the server takes; it will not take it another time."""
+
+
 class Connection:
     """A connection that stands. Whatever goes wrong with it is a ConnectError."""
 
@@ -82,11 +86,14 @@ class Connection:
         return True
 
     def send(self, data: bytes | memoryview) -> None:
-        """All of `data`, in one go."""
+        """All of `data`, however long that takes: the time limit is for each piece that goes out."""
+        left = memoryview(data)
         try:
             self._socket.settimeout(self.options.request_timeout)
-            self._socket.sendall(data)
+            while left:
+                left = left[self._socket.send(left) :]
         except OSError as error:
+            self._hear_why()
             raise Disconnected(f"lost the connection to {self._at}: {reason(error)}") from None
 
     def request(self, subject: str, body: bytes = b"") -> wire.Frame:
@@ -240,6 +247,13 @@ class Connection:
             if not got:
                 raise Disconnected(f"lost the connection to {self._at}: {reason(error)}") from None
 
+    def _hear_why(self) -> None:
+        """Raise what the server said before it hung up, if it said anything."""
+        deadline = time.monotonic() + 0.1  # it is here already, behind whatever else came
+        with suppress(TimeoutError):
+            while time.monotonic() < deadline:
+                self._take(deadline, linger=False)
+
     def _notice(self, frame: wire.Frame) -> None:
         if frame.kind == b"PING":
             self.send(b"PONG\r\n")
@@ -251,6 +265,8 @@ class Connection:
                 if any(f'"{subject}.' in text for subject in self._optional):
                     return
                 raise Denied(f"{self._at} refuses: {text}. Grant that to the account that Penstock uses.")
+            if text.lower().startswith("maximum control line"):
+                raise LineTooLong(f"{self._at} refuses: {text}")
             raise Disconnected(f"{self._at} ended the connection: {text}")
 
     def _open(self, server: Address) -> None:

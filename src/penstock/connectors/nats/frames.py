@@ -94,6 +94,17 @@ def bad_body(block: pa.Array | None, value: pa.Array, limit: int) -> Fault | Non
     return Fault(row, f"has {int(sizes[row]):,} bytes, headers included, and the server takes {limit:,} (max_payload)")
 
 
+def longest_line(subject: pa.Array) -> Fault:
+    """The row whose control line the server found too long: how long it may be, the server does not say before."""
+    sizes = lengths(subject)
+    row = int(np.argmax(sizes))
+    return Fault(
+        row,
+        f"has a subject of {int(sizes[row]):,} bytes, which the server does not take: with the reply and two sizes it "
+        "must fit into max_control_line, 4,096 bytes by default",
+    )
+
+
 def bad_value(name: str, column: pa.Array) -> Fault | None:
     """The first row whose text in a column cannot be the value of a header."""
     inner, outer = r"[^\x00-\x1f\x7f]", r"[^\x00-\x20\x7f]"
