@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from jetstream_tools import Query, until
 from proxy import Proxy
-from sink_tools import HEADERS, batch, bodies, count
+from sink_tools import HEADERS, batch, bodies, count, stored
 
 from harness import Admin, server
 from penstock.connectors.core import CoreNats
@@ -319,3 +319,16 @@ def test_a_server_that_is_away_when_rows_are_sent_is_waited_for(folder: Path) ->
             back.join()
         with closing(Admin(running.url)) as again:
             assert bodies(again, "S") == [b"0", b"1"]
+
+
+def test_headers_that_command_are_left_out_unless_an_option_says_so(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    admin.create(stream, allow_rollup_hdrs=True)
+    admin.numbers(stream, 5)
+    headers = pa.array([[{"key": "Nats-Rollup", "value": b"all"}, {"key": "Own", "value": b"1"}]], HEADERS)
+    rows = batch([b"a"], headers=headers)
+    publish(nats.url, rows, subject=f"{stream}.x")
+    assert len(bodies(admin, stream)) == 6
+    publish(nats.url, rows, subject=f"{stream}.x", commandHeaders="true")
+    assert stored(admin, stream) == [(f"{stream}.x", b"a", {"Nats-Rollup": b"all", "Own": b"1"})]

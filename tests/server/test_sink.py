@@ -96,22 +96,68 @@ def test_headers_ids_and_bodies_of_every_kind_arrive_as_they_are(
     ]
 
 
-def test_headers_of_an_earlier_publish_do_not_steer_this_one(admin: Admin, nats: NatsServer, stream: str) -> None:
-    """A stream that was written in atomic batches, with conditions, can be copied as it is."""
-    subject = made(admin, stream, "atomic")
-    keys = [
-        "Nats-Msg-Id",
-        "nats-expected-stream",
-        "Nats-Batch-Id",
-        "Nats-Batch-Commit",
-        "Nats-Required-Api-Level",
-        "Own",
-    ]
-    headers = pa.array([[{"key": key, "value": b"1"} for key in keys], None], HEADERS)
-    write(nats.url, [batch([b"a", b"b"], headers=headers)], subject=subject, publishMode="pipelined")
+# What the server does for each, unless it is left out; and headers like them that only describe.
+COMMANDS = {
+    "Nats-Rollup": b"all",
+    "nats-rollup": b"sub",
+    "Nats-TTL": b"1h",
+    "Nats-Msg-Id": b"1",
+    "nats-expected-stream": b"other",
+    "Nats-Expected-Last-Sequence": b"7",
+    "Nats-Batch-Id": b"1",
+    "Nats-Batch-Commit": b"1",
+    "Nats-Required-Api-Level": b"99",
+    "Nats-Schedule": b"@every 1s",
+    "Nats-Schedule-Target": b"x",
+    "Nats-Scheduler": b"x",
+    "Nats-Schedule-Next": b"purge",
+    "Nats-Incr": b"1",
+    "Nats-Stream-Source": b"S 1 > >",
+    "Nats-Trace-Dest": b"x",
+    "Nats-Trace-Only": b"true",
+}
+DESCRIBE = {
+    "Own": b"1",
+    "KV-Operation": b"DEL",
+    "Nats-Marker-Reason": b"MaxAge",
+    "Nats-Subject": b"a",
+    "Nats-TTLs": b"",
+}
+
+
+def as_headers(pairs: dict[str, bytes]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in pairs.items()]
+
+
+@all_modes
+def test_headers_that_commanded_an_earlier_publish_are_left_out_and_those_that_describe_are_kept(
+    admin: Admin, nats: NatsServer, stream: str, mode: str
+) -> None:
+    """A stream with roll-ups, times to live, schedules and conditions can be copied as it is."""
+    flags = {"allow_rollup_hdrs": True, "allow_msg_ttl": True}
+    subject = made(admin, stream, mode, **flags)
+    admin.numbers(stream, 100)
+    one_by_one = [as_headers({key: value} | DESCRIBE) for key, value in COMMANDS.items()]
+    headers = pa.array([*one_by_one, as_headers(COMMANDS), None], HEADERS)
+    write(nats.url, [batch(count(0, len(headers)), headers=headers)], subject=subject, publishMode=mode)
+    found = stored(admin, stream)
+    assert [body for _, body, _ in found[:100]] == count(0, 100), "a copied Nats-Rollup empties the stream"
+    own = [{k: v for k, v in h.items() if not k.startswith(("Nats-Msg-Id", "Nats-Batch"))} for _, _, h in found[100:]]
+    assert own == [DESCRIBE] * len(COMMANDS) + [{}, {}]
+
+
+def test_headers_that_command_are_published_where_an_option_says_so(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    subject = made(admin, stream, "fast", allow_rollup_hdrs=True, allow_msg_ttl=True)
+    admin.numbers(stream, 100)
+    headers = [{"Nats-Rollup": b"all", "Nats-TTL": b"1h", "Nats-Msg-Id": b"1"}, {"Nats-Expected-Last-Sequence": b"101"}]
+    rows = [batch([b"a", b"b"], headers=pa.array([as_headers(each) for each in headers], HEADERS))]
+    write(nats.url, rows, subject=subject, commandHeaders="true")
+    ids = [{"Nats-Msg-Id": b"0b9e4a2c/3/1/%d" % row} for row in range(2)]
     assert [h for _, _, h in stored(admin, stream)] == [
-        {"Nats-Msg-Id": b"0b9e4a2c/3/1/0", "Own": b"1"},
-        {"Nats-Msg-Id": b"0b9e4a2c/3/1/1"},
+        {"Nats-Rollup": b"all", "Nats-TTL": b"1h"} | ids[0],
+        headers[1] | ids[1],
     ]
 
 

@@ -241,9 +241,9 @@ def slow_id(row: Row, number: int, delivery: str) -> str | None:
     return own if own is not None or delivery == "at_least_once" else f"q-1/3/2/{number}"
 
 
-def of_another_publish(key: str) -> bool:
+def commands(key: str) -> bool:
     key = key.lower()
-    return key in ("nats-msg-id", "nats-required-api-level") or key.startswith(("nats-expected-", "nats-batch-"))
+    return key in ("nats-msg-id", "nats-ttl") or key.startswith(("nats-expected-", "nats-batch-"))
 
 
 def slow_block(row: Row, number: int, delivery: str) -> bytes:
@@ -256,7 +256,7 @@ def slow_block(row: Row, number: int, delivery: str) -> bytes:
     lines += [
         key.encode() + b": " + (value or b"") + b"\r\n"
         for key, value in row.get("headers") or []
-        if not of_another_publish(key)
+        if not commands(key)
     ]
     return b"".join(lines)
 
@@ -307,12 +307,17 @@ def test_a_chunk_holds_what_was_made_row_by_row(
         ("Nats-Required-Api-Level", False),
         ("Nats-Msg-Identity", True),
         ("X-Nats-Msg-Id", True),
-        ("Nats-Rollup", True),
-        ("Nats-TTL", True),
-        ("trace", True),
+        ("Nats-Rollup", False),
+        ("nats-ttl", False),
+        ("Nats-Schedule", False),
+        ("Nats-Schedule-Target", False),
+        ("Nats-Incr", False),
+        ("Nats-Increment", True),
+        ("Nats-Marker-Reason", True),
+        ("traceparent", True),
     ],
 )
-def test_headers_that_were_meant_for_another_publish_are_left_out(key: str, kept: bool) -> None:
+def test_headers_that_command_are_left_out(key: str, kept: bool) -> None:
     options = JetStreamSinkOptions(subject="a", delivery="at_least_once")
     batch = table({"value": pa.string(), "headers": HEADERS}, [{"value": "", "headers": [(key, b"1"), ("k", b"2")]}])
     block = rows.chunk(options, ORIGIN, batch, 0).block

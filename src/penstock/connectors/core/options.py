@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from penstock.connectors.nats.options import NatsOptions
+from penstock.connectors.nats.options import NatsOptions, PublishOptions
 from penstock.connectors.nats.subjects import check_filters, problem
 from penstock.contract import ReadOptions
 from penstock.options import Bytes, Csv, Seconds, alias, option
@@ -68,7 +68,7 @@ class CoreOptions(NatsOptions, ReadOptions):
         return self
 
 
-class CoreSinkOptions(NatsOptions):
+class CoreSinkOptions(NatsOptions, PublishOptions):
     """Where rows are published."""
 
     subject: str | None = option(

@@ -10,6 +10,7 @@ from penstock import templates
 from penstock.columns import Ints, lengths, offsets
 from penstock.connectors.core.options import CoreSinkOptions
 from penstock.connectors.nats.client import Connection, LineTooLong
+from penstock.connectors.nats.commands import COMMANDS
 from penstock.connectors.nats.frames import (
     Fault,
     bad_body,
@@ -85,7 +86,7 @@ class CoreSink:
         block = reply = None
         if "headers" in names and batch.column("headers").null_count < len(batch):
             fault = fault or bad_header(batch.column("headers"))
-            block = header_lines(batch.column("headers"))
+            block = header_lines(batch.column("headers"), without="" if self.options.command_headers else COMMANDS)
         if "reply" in names and batch.column("reply").null_count < len(batch):
             reply = pc.fill_null(batch.column("reply").cast(pa.binary()), b"")
             fault = fault or bad_subject(reply.filter(pc.not_equal(reply, b"")))

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
-from penstock.connectors.nats.options import NatsOptions
+from penstock.connectors.nats.options import NatsOptions, PublishOptions
 from penstock.connectors.nats.subjects import check_filters, problem
 from penstock.contract import ReadOptions, WriteOptions
 from penstock.options import Bytes, Count, Csv, Seconds, alias, option
@@ -130,7 +130,7 @@ class JetStreamOptions(NatsOptions, ReadOptions):
         return self
 
 
-class JetStreamSinkOptions(NatsOptions, WriteOptions):
+class JetStreamSinkOptions(NatsOptions, PublishOptions, WriteOptions):
     """Where rows are published, and how it is made sure of."""
 
     subject: str | None = option(

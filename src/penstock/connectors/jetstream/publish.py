@@ -37,7 +37,7 @@ class Chunk:
     value: pa.Array
     stored: npt.NDArray[np.bool_]
     ids: pa.Array | None = None
-    conditional: bool = False  # some rows say what they expect to find: each must be answered for itself
+    conditional: bool = False  # some rows may tell the server when or how to store them: each is answered for itself
 
     def __len__(self) -> int:
         return len(self.number)

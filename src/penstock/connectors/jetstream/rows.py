@@ -14,6 +14,7 @@ from penstock import templates
 from penstock.columns import Ints, join, lengths, numbers
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
+from penstock.connectors.nats.commands import COMMANDS, NEVER_OURS
 from penstock.connectors.nats.frames import (
     Fault,
     bad_body,
@@ -42,8 +43,6 @@ TAKES = {
     "ttl": is_ttl,
     "expectedLastSubjectSequence": is_count,
 }
-# Headers that only told the server how to store a message when it was published first, and would do so again.
-OF_ANOTHER_PUBLISH = r"^Nats-(Msg-Id$|Expected-|Batch-|Required-Api-Level$)"
 MESSAGE_ID = b"Nats-Msg-Id"
 # A chunk is sent without a look at the clock: a link of 4 MB/s takes two seconds for this, of a window of minutes.
 LARGEST = 8 << 20
@@ -77,8 +76,8 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
     if fault is not None:
         raise refuse(origin, first, fault)
     ids = _ids(options, origin, batch, number)
-    block = _block(batch, ids)
-    conditional = "expectedLastSubjectSequence" in names
+    block = _block(options, batch, ids)
+    conditional = "expectedLastSubjectSequence" in names or options.command_headers
     return Chunk(number, subject, block, value, np.zeros(len(batch), bool), ids, conditional)
 
 
@@ -110,18 +109,19 @@ def _ids(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, n
     return made if given is None else pc.coalesce(given, made)
 
 
-def _block(batch: pa.RecordBatch, ids: pa.Array | None) -> pa.Array | None:
-    names, parts = batch.schema.names, []
+def _block(options: JetStreamSinkOptions, batch: pa.RecordBatch, ids: pa.Array | None) -> pa.Array | None:
+    names, lines = batch.schema.names, []
     if ids is not None:
-        parts.append(_line(MESSAGE_ID, ids))
+        lines.append(_line(MESSAGE_ID, ids))
     if "ttl" in names:
-        parts.append(_line(b"Nats-TTL", _binary(batch.column("ttl").cast(pa.string()))))
+        lines.append(_line(b"Nats-TTL", _binary(batch.column("ttl").cast(pa.string()))))
     if "expectedLastSubjectSequence" in names:
         expected = batch.column("expectedLastSubjectSequence").cast(pa.string())
-        parts.append(_line(b"Nats-Expected-Last-Subject-Sequence", _binary(expected)))
+        lines.append(_line(b"Nats-Expected-Last-Subject-Sequence", _binary(expected)))
     if "headers" in names and batch.column("headers").null_count < len(batch):
-        parts.append(header_lines(batch.column("headers"), without=OF_ANOTHER_PUBLISH))
-    return join(*parts) if parts else None
+        without = NEVER_OURS if options.command_headers else COMMANDS
+        lines.append(header_lines(batch.column("headers"), without))
+    return join(*lines) if lines else None
 
 
 def _line(name: bytes, column: pa.Array) -> pa.Array:

@@ -75,3 +75,14 @@ class NatsOptions(Options):
             if not re.fullmatch(r"((nats|tls)://)?(\[[^\]]+\]|[^:/\s]+)(:\d+)?/?", server):
                 raise ValueError(f"'servers' has '{server}', which is no address such as nats://host:4222")
         return self
+
+
+class PublishOptions(Options):
+    """How any row is published to NATS."""
+
+    command_headers: bool = option(
+        False,
+        doc="Whether headers that tell a server what to do (`Nats-Rollup`, `Nats-TTL`, `Nats-Expected-*`, "
+        "`Nats-Schedule*`, `Nats-Incr`) are published as well. By default they are left out, as in a copied row they "
+        "would do again what they did to the message that it was read from.",
+    )
