@@ -1,5 +1,6 @@
 """What a connector must offer, and the options that all sources or all sinks share. Knows no Spark and no server."""
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
@@ -44,12 +45,26 @@ class Source(Protocol):
         """Let go of connections."""
 
 
+# Spark names queries by UUIDs, which do not begin so.
+_SINGLE = "write-"
+
+
 class Origin(NamedTuple):
     """Who writes: equal in every retry and every replay of the same task, and in no other."""
 
     query: str
     batch: int
     partition: int
+
+    @classmethod
+    def single(cls) -> str:
+        """A new name in place of a query's, for one `df.write`."""
+        return f"{_SINGLE}{uuid.uuid4()}"
+
+    @property
+    def is_single(self) -> bool:
+        """Whether this is of one `df.write`: nobody asks for it again once that is over."""
+        return self.query.startswith(_SINGLE)
 
     def __str__(self) -> str:
         return f"partition {self.partition} of batch {self.batch}"

@@ -48,7 +48,7 @@ def test_a_cut_anywhere_costs_no_row_and_doubles_none(
         admin.purge(stream)
         plan: dict[str, Any] = {"sent": [at]} if direction == "sent" else {"plan": [("cut", at)]}
         with Proxy(nats.port, **plan) as proxy:
-            receipt = write(proxy.url, batches(COUNT), Origin(stream, number, 0), subject=f"{stream}.x")
+            receipt = write(proxy.url, batches(COUNT), Origin(f"{stream}-{number}", 0, 0), subject=f"{stream}.x")
             cuts += proxy.connections > 1
         assert receipt.rows == COUNT
         assert bodies(admin, stream) == count(0, COUNT), f"cut at {at}"

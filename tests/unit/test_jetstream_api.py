@@ -268,7 +268,18 @@ def test_what_stream_info_tells() -> None:
         allow_atomic=False,
         allow_batched=False,
         one_per_subject=False,
+        max_age=0.0,
+        allow_ttl=False,
+        counts=False,
+        leader="",
+        leader_since="",
     )
+
+
+def test_who_leads_a_stream_is_told_as_far_as_the_server_says() -> None:
+    for told in ({"leader": "n1"}, {"leader": "n1", "leader_since": "2026-11-15T12:00:00Z"}):
+        found = StreamInfo.of(REPLY | {"cluster": told})
+        assert (found.leader, found.leader_since) == ("n1", told.get("leader_since", ""))
 
 
 def test_an_empty_stream_starts_at_one() -> None:

@@ -254,9 +254,7 @@ def slow_block(row: Row, number: int, delivery: str) -> bytes:
     }
     lines = [f"{name}: {value}\r\n".encode() for name, value in own.items() if value is not None]
     lines += [
-        key.encode() + b": " + (value or b"") + b"\r\n"
-        for key, value in row.get("headers") or []
-        if not commands(key)
+        key.encode() + b": " + (value or b"") + b"\r\n" for key, value in row.get("headers") or [] if not commands(key)
     ]
     return b"".join(lines)
 

@@ -5,7 +5,6 @@ a Source or Sink is opened when first needed and never travels. Only ranges and 
 """
 
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.contract import Predicate, ReadOptions, Sink, Source
+from penstock.contract import Origin, Predicate, ReadOptions, Sink, Source
 from penstock.errors import OptionError
 from penstock.options import Options, alias
 from penstock.retry import at_once
@@ -132,7 +131,7 @@ class Connector(spark.DataSource):
 
     def _batch_writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         if not is_insert(schema):
-            return BatchWriter(type(self), *self._writing(schema, overwrite), query=str(uuid.uuid4()))
+            return BatchWriter(type(self), *self._writing(schema, overwrite), query=Origin.single())
         self._only_appends(overwrite)
         options = self._effective(schema, self.sink_options_type, of_table=True)
         columns, own = to_arrow_schema(schema, timezone="UTC"), self.servers_own(options)
@@ -140,7 +139,7 @@ class Connector(spark.DataSource):
         if filled:
             raise not_ours(self.format, filled, without(columns, own).names)
         self.open_sink(options, without(columns, own))
-        return InsertWriter(type(self), options, columns, str(uuid.uuid4()), own)
+        return InsertWriter(type(self), options, columns, Origin.single(), own)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """A writer for `df.writeStream`."""

@@ -62,6 +62,11 @@ class StreamInfo:
     allow_atomic: bool
     allow_batched: bool
     one_per_subject: bool  # a second message on a subject is refused, for ever
+    max_age: float  # seconds; 0: for ever
+    allow_ttl: bool
+    counts: bool  # bodies are counters, which the server adds up
+    leader: str  # name of the server that leads it
+    leader_since: str  # when that began, where the server says so: 2.12, with replicas
 
     @property
     def transient(self) -> bool:
@@ -93,6 +98,11 @@ class StreamInfo:
             allow_atomic=bool(config.get("allow_atomic")),
             allow_batched=bool(config.get("allow_batched")),
             one_per_subject=bool(config.get("discard_new_per_subject")) and config.get("max_msgs_per_subject") == 1,
+            max_age=config.get("max_age", 0) / 1e9,
+            allow_ttl=bool(config.get("allow_msg_ttl")),
+            counts=bool(config.get("allow_msg_counter")),
+            leader=(reply.get("cluster") or {}).get("leader", ""),
+            leader_since=(reply.get("cluster") or {}).get("leader_since", ""),
         )
 
 

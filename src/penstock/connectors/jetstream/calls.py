@@ -30,6 +30,15 @@ class Stored(NamedTuple):
     sequence: int
     time: int  # microseconds
     body: bytes = b""
+    subject: str = ""
+    headers: bytes = b""  # the whole block, if there is one
+
+    @classmethod
+    def of(cls, reply: dict[str, Any]) -> "Stored":
+        """From the reply to STREAM.MSG.GET."""
+        message = field(reply, "message", dict)
+        sequence, moment = field(message, "seq", int), api.micros(field(message, "time", str))
+        return cls(sequence, moment, _bytes(message, "data"), field(message, "subject", str), _bytes(message, "hdrs"))
 
 
 class Calls:
@@ -95,7 +104,7 @@ class Calls:
         found = []
         for reply in self.connection.requests([(subject, body) for body in asked]):
             try:
-                found.append(_stored(self._answer(reply)))
+                found.append(Stored.of(self._answer(reply)))
             except ApiError as error:
                 if error.code != api.NO_MESSAGE:
                     raise
@@ -112,7 +121,7 @@ class Calls:
     def last_answer(self, reply: wire.Frame) -> Stored | None:
         """And its answer."""
         try:
-            return _stored(self._answer(reply))
+            return Stored.of(self._answer(reply))
         except ApiError as error:
             if error.code not in (api.NO_MESSAGE, api.NO_STREAM):
                 raise
@@ -215,15 +224,13 @@ class Calls:
         raise ApiError(code, f"JetStream refuses: {text} (error {code})")
 
 
-def _stored(answer: dict[str, Any]) -> Stored:
-    """The message in an answer of STREAM.MSG.GET."""
-    message = field(answer, "message", dict)
-    data = field(message, "data", str, "")
+def _bytes(message: dict[str, Any], name: str) -> bytes:
+    """A part of a message in an answer of STREAM.MSG.GET; empty where it has none."""
+    text = field(message, name, str, "")
     try:
-        body = base64.b64decode(data, validate=True)
+        return base64.b64decode(text, validate=True)
     except ValueError:
-        raise ProtocolError(f"JetStream answered with the body {data[:40]!r}, which is no base64.") from None
-    return Stored(field(message, "seq", int), api.micros(field(message, "time", str)), body)
+        raise ProtocolError(f"JetStream answered with the {name} {text[:40]!r}, which is no base64.") from None
 
 
 def _made(answer: dict[str, Any]) -> dict[str, Any]:

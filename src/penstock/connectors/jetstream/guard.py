@@ -51,10 +51,10 @@ class Guard:
         self.present: dict[bytes, bytes] = {}  # rows that were found, by id: their values
         lasts = {name: info.last for name, info in targets.streams.items()}
         if self.ledger is None:
-            self.claim = Claim(0, time.monotonic(), lasts)
+            self.claim = Claim(0, time.monotonic(), lasts, {})
         else:
-            targets.make_sure_of(self.ledger)
-            self.claim = Ledger(calls, self.ledger).claim(origin, lasts)
+            ages = targets.make_sure_of(self.ledger).allow_ttl and origin.is_single
+            self.claim = Ledger(calls, self.ledger).claim(origin, lasts, {}, ages)
         self.done = self.claim.done
         self.since: dict[str, float] = {}  # when we knew what is in a stream; at first, when the first attempt began
         self.behind = dict(self.claim.at)  # where our rows can lie in each stream: after these

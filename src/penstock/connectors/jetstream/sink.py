@@ -1,7 +1,7 @@
 """Rows into JetStream streams, each exactly once. What may be published when is guard.py's, how is publish.py's."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -64,16 +64,29 @@ class JetStreamSink:
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
         """Note in the ledger that the batch is done, or forget a write that will not be asked for again."""
-        wrote = [receipt for receipt in receipts if receipt.rows]
-        for receipt in wrote:
-            log.info("%s", receipt)
-        if not wrote or not self.has_ledger:
+        for receipt in receipts:
+            if receipt.rows:
+                log.info("%s", receipt)
+        if not receipts or not self.has_ledger:
             return
-        ledger, query = Ledger(self.open(), self.options.ledger), wrote[0].origin.query
-        if batch is None:
-            ledger.forget(query)
-        else:
-            ledger.done(query, batch, {receipt.origin.partition: receipt.rows for receipt in wrote})
+        query, rows = receipts[0].origin.query, {each.origin.partition: each.rows for each in receipts if each.rows}
+        try:
+            ledger = Ledger(self.open(), self.options.ledger)
+            self._refuse_moved(query, batch or 0, ledger.missing(query, batch or 0, rows))
+            if batch is not None:
+                self._refuse_moved(query, batch, ledger.done(query, batch, rows))
+            elif rows:
+                ledger.forget(query)
+        except Disconnected:
+            self.drop()
+            raise
+
+    def _refuse_moved(self, query: str, batch: int, missing: Iterable[int]) -> None:
+        """Refuse a batch of which partitions had rows before and have none now: others have written them again."""
+        for partition in sorted(missing):
+            if not self.own_ids:  # by these, rows are known again wherever they come from
+                how = "it had rows then and has none now. They came in another partition, and may be there twice"
+                raise Origin(query, batch, partition).differs(how, OWN_IDS)
 
     def check(self) -> None:
         """Reach the server."""

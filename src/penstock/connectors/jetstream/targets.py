@@ -44,12 +44,13 @@ class Targets:
                 left = left.filter(pa.array(~matches))
         return found
 
-    def make_sure_of(self, ledger: str) -> None:
-        """Check the ledger, once in a while."""
+    def make_sure_of(self, ledger: str) -> StreamInfo:
+        """The ledger, checked once in a while."""
         kept = self._kept()
         if ledger not in kept:
             replicas = max((info.replicas for info in self.streams.values()), default=1)
             kept[ledger] = (time.monotonic(), Ledger(self.calls, ledger).check(replicas))
+        return kept[ledger][1]
 
     @property
     def window(self) -> float:

@@ -100,15 +100,21 @@ class Connection:
         """The answer to one request."""
         return self.requests([(subject, body)])[0]
 
-    def requests(self, asked: Sequence[tuple[str, bytes]]) -> list[wire.Frame]:
-        """The answers to many requests, sent in one go. Messages that arrive in between are dropped."""
+    def requests(self, asked: Sequence[tuple[str, bytes] | tuple[str, bytes, bytes]]) -> list[wire.Frame]:
+        """The answers to many requests, subject, body and perhaps a header block, sent in one go. Messages that arrive
+        in between are dropped.
+        """
         waiting = {}
         out = bytearray()
-        for i, (subject, body) in enumerate(asked):
+        for i, (subject, body, *block) in enumerate(asked):
             self._replies += 1
             reply = b"%s.1.%d" % (self.inbox.encode(), self._replies)
             waiting[reply] = i
-            out += b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply, len(body), body)
+            if block:
+                sizes = len(block[0]), len(block[0]) + len(body)
+                out += b"HPUB %s %s %d %d\r\n%s%s\r\n" % (subject.encode(), reply, *sizes, block[0], body)
+            else:
+                out += b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply, len(body), body)
         self.send(bytes(out))
         answers: dict[int, wire.Frame] = {}
         deadline = time.monotonic() + self.options.request_timeout
