@@ -2,15 +2,17 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from jetstream_tools import until
-from sink_tools import batch, bodies, count, write
+from sink_tools import Stopped, batch, bodies, commit, count, dies_after, write
 from test_cluster import PATIENCE, Cluster, asked
 
 from harness import Admin
-from penstock.contract import Origin
+from penstock.contract import Origin, Receipt
+from penstock.errors import OptionError
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +41,88 @@ def test_an_id_that_is_being_stored_is_waited_for(cluster: Cluster, admin: Admin
     assert receipt.rows == 4000
     assert receipt.known >= 2000
     assert sorted(map(int, bodies(admin, stream))) == list(range(0, 4000, 2))
+
+
+# --- who leads a stream ---
+
+REFUSED = "cannot be told any more: .*its server has started anew, or another one leads it"
+
+
+def keyed(stream: str) -> list[pa.RecordBatch]:
+    return [
+        batch(count(low, low + 5), subject=pa.array([f"{stream}.{i}" for i in range(low, low + 5)])) for low in (0, 5)
+    ]
+
+
+def led(admin: Admin, stream: str) -> str:
+    return str(until(lambda: admin.calls.call(f"STREAM.INFO.{stream}")["cluster"].get("leader")))
+
+
+def elsewhere(cluster: Cluster, leader: str) -> str:
+    """The addresses, with one first that does not lead the stream."""
+    return cluster.first(next(server for server in cluster.servers if f"s{server.port}" != leader))
+
+
+def half_written(cluster: Cluster, admin: Admin, stream: str, **config: Any) -> str:
+    """A stream of last values to which a first attempt has written five rows, newer than which are there now; the
+    addresses of servers for a later attempt.
+    """
+    until(lambda: asked(cluster, lambda admin: admin.create(stream, max_msgs_per_subject=1, **config)), 30)
+    url = elsewhere(cluster, led(admin, stream))
+    with pytest.raises(Stopped):
+        write(url, dies_after(keyed(stream), 1), Origin(stream, 0, 0), **PATIENCE)
+    admin.publish((f"{stream}.{i}", b"newer") for i in range(5))
+    return url
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_later_attempt_over_another_server_than_the_leader_goes_on(
+    cluster: Cluster, admin: Admin, stream: str, replicas: int
+) -> None:
+    url = half_written(cluster, admin, stream, num_replicas=replicas)
+    receipt = write(url, keyed(stream), Origin(stream, 0, 0), **PATIENCE)
+    assert (receipt.rows, receipt.known) == (10, 5)
+    assert sorted(bodies(admin, stream)) == sorted([*count(5, 10), *[b"newer"] * 5])
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_leader_that_has_started_anew_is_seen_from_another_server(
+    cluster: Cluster, admin: Admin, stream: str, replicas: int
+) -> None:
+    url = half_written(cluster, admin, stream, num_replicas=replicas)
+    leader = cluster.named(led(admin, stream))
+    leader.kill()
+    leader.start()
+    until(lambda: asked(cluster, lambda admin: admin.publish([(f"{stream}.other", b"")])), 30)
+    with pytest.raises(OptionError, match=REFUSED):
+        write(url, keyed(stream), Origin(stream, 0, 0), **PATIENCE)
+
+
+def test_another_leader_counts_as_a_new_one(cluster: Cluster, admin: Admin, stream: str) -> None:
+    url = half_written(cluster, admin, stream, num_replicas=3)
+    before = led(admin, stream)
+    admin.calls.call(f"STREAM.LEADER.STEPDOWN.{stream}")
+    until(lambda: led(admin, stream) != before)
+    with pytest.raises(OptionError, match=REFUSED):
+        write(url, keyed(stream), Origin(stream, 0, 0), **PATIENCE)
+
+
+def test_a_stream_in_memory_is_empty_after_a_restart_and_that_is_said(
+    cluster: Cluster, admin: Admin, stream: str
+) -> None:
+    until(lambda: asked(cluster, lambda admin: admin.create(stream, storage="memory")), 30)
+    url, leader = elsewhere(cluster, led(admin, stream)), cluster.named(led(admin, stream))
+    with pytest.raises(Stopped):
+        write(url, dies_after(keyed(stream), 1), Origin(stream, 0, 0), **PATIENCE)
+    leader.kill()
+    leader.start()
+    until(lambda: asked(cluster, lambda admin: admin.publish((f"{stream}.n", b"") for _ in range(20))), 30)
+    with pytest.raises(OptionError, match="more: its messages were kept in memory, and its server has started anew"):
+        write(url, keyed(stream), Origin(stream, 0, 0), **PATIENCE)
+
+
+def test_a_ledger_that_is_made_before_the_first_row_has_three_replicas(
+    cluster: Cluster, admin: Admin, stream: str
+) -> None:
+    commit(cluster.url, [Receipt(Origin(stream, 0, 0), 0)], 0, ledger=f"{stream}L")
+    assert admin.calls.stream(f"{stream}L").replicas == 3

@@ -15,7 +15,7 @@ from penstock import templates
 from penstock.connectors.jetstream import rows
 from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.calls import Calls
-from penstock.connectors.jetstream.guard import Guard, _ids
+from penstock.connectors.jetstream.guard import ROWS, Guard, _rows
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets
@@ -516,43 +516,107 @@ FOUND = st.lists(
 )
 
 
+def stream_info(**config: Any) -> StreamInfo:
+    state = {"first_seq": 1, "last_seq": 5, "messages": 5, "bytes": 9, "last_ts": "2026-11-15T12:00:00Z"}
+    named = {"name": "S", "subjects": ["s.>"]} | config
+    return StreamInfo.of({"config": named, "state": state, "created": "2026-11-15T12:00:00Z"})
+
+
 @given(FOUND, st.integers(0, 2))
 @example([], 0)
 @example([(b"v", None)], 0)
-def test_the_ids_of_messages_are_those_found_one_by_one(
+def test_the_rows_of_a_stream_are_those_found_one_by_one(
     found: list[tuple[bytes, list[tuple[str, bytes]] | None]], before: int
 ) -> None:
-    batch = table({"value": pa.binary(), "headers": HEADERS}, [{"value": v, "headers": h} for v, h in found], before)
-    ids, values = _ids(batch)
+    kinds = {"value": pa.binary(), "headers": HEADERS, "subject": pa.string()}
+    given_ = [{"value": value, "headers": headers, "subject": f"s.{i}"} for i, (value, headers) in enumerate(found)]
+    made = _rows(table(kinds, given_, before), stream_info())
+    assert made.schema == ROWS
     expected = [
-        (next(v for k, v in headers if k == "Nats-Msg-Id"), value)
-        for value, headers in found
+        {
+            "id": next(v for k, v in headers if k == "Nats-Msg-Id"),
+            "subject": b"s.%d" % i,
+            "value": value,
+            "headers": b"".join(b"%s: %s\r\n" % (k.encode(), v) for k, v in headers if k.lower() != "nats-msg-id"),
+            "stream": "S",
+        }
+        for i, (value, headers) in enumerate(found)
         if headers and any(k == "Nats-Msg-Id" for k, _ in headers)
     ]
-    assert list(zip(ids.to_pylist(), values.to_pylist(), strict=True)) == expected
+    assert made.to_pylist() == expected
 
 
-def guard(present: dict[bytes, bytes], done: int | None = None) -> Guard:
+@pytest.mark.parametrize(
+    ("config", "column"),
+    [
+        ({"subject_transform": {"src": ">", "dest": "x.>"}}, "subject"),
+        ({"sources": [{"name": "T"}]}, "subject"),
+        ({"allow_msg_counter": True}, "value"),
+    ],
+)
+def test_what_the_server_makes_itself_is_not_compared(config: dict[str, Any], column: str) -> None:
+    row = {"value": b"v", "subject": "s.1", "headers": [("Nats-Msg-Id", b"1")]}
+    batch = table({"value": pa.binary(), "headers": HEADERS, "subject": pa.string()}, [row])
+    made = _rows(batch, stream_info(**config))
+    assert [name for name in ROWS.names if made[name].null_count] == [column]
+
+
+def guard(present: list[Row], done: int | None = None) -> Guard:
     """One that has looked already, and so asks nobody."""
     made = Guard.__new__(Guard)
-    made.origin, made.present, made.done = ORIGIN, present, done
+    rest = {"subject": b"", "value": b"", "headers": b"", "stream": "S"}
+    made.origin, made.done = ORIGIN, done
+    made.present = pa.Table.from_pylist([rest | row for row in present], ROWS)
     return made
+
+
+NOBODY: Any = SimpleNamespace(rewrites=lambda stream, subject: False)
+REWRITING: Any = SimpleNamespace(rewrites=lambda stream, subject: True)
+
+
+def a_row(number: int, prefix: bytes, **other: bytes) -> Row:
+    """A row of `numbered` as it is there, or with something else in it."""
+    own = {"id": prefix + b"%d" % number, "subject": b"s%d" % number, "value": b"v%d" % number, "headers": b""}
+    return own | other
 
 
 @given(NUMBERS, st.dictionaries(st.integers(0, 40), st.booleans(), max_size=8))
 def test_rows_that_are_there_are_found_and_the_first_that_differs(numbers: list[int], there: dict[int, bool]) -> None:
     prefix, chunk = ORIGIN.id.encode(), numbered(numbers)
-    users = {b"i%d" % n: b"v%d" % n if same else b"other" for n, same in there.items()}
-    assert guard(users).find(chunk)[1] is None, "what a user means by an id of his own is his affair"
+    chunk.block = None
+    others: dict[bool, dict[str, bytes]] = {True: {}, False: {"value": b"other"}}
+    users = [a_row(n, b"i", **others[same]) for n, same in there.items()]
+    assert guard(users).find(chunk, NOBODY)[1] is None, "what a user means by an id of his own is his affair"
     chunk.ids = pa.array([prefix + b"%d" % n for n in numbers], pa.binary())
-    found, why = guard({prefix + name[1:]: value for name, value in users.items()}).find(chunk)
+    found, why = guard([a_row(n, prefix, **others[same]) for n, same in there.items()]).find(chunk, NOBODY)
     assert found.tolist() == [n for n in numbers if n in there]
     differ = [n for n in numbers if n in there and not there[n]]
-    assert why == (f"row {differ[0]} was b'other' and is {b'v%d' % differ[0]!r} now" if differ else None)
+    assert why == (f"row {differ[0]} was b'other' then and is {b'v%d' % differ[0]!r} now" if differ else None)
+
+
+@pytest.mark.parametrize(
+    ("block", "other", "why"),
+    [
+        (b"", {"subject": b"else"}, "row 2's subject was b'else' then and is b's2' now"),
+        (b"A: 1\r\n", {"headers": b"A: 2\r\n"}, r"row 2's headers was b'A: 2\r\n' then and is b'A: 1\r\n' now"),
+        (b"A: 1\r\n", {}, r"row 2's headers was b'' then and is b'A: 1\r\n' now"),
+        (b"A: 1\r\n", {"headers": b"A: 1\r\n"}, None),
+        (b"A:   1\r\n", {"headers": b"A: 1\r\n"}, None),
+        (b"Nats-Msg-Id: 7\r\nNats-TTL: 1h\r\nA: 1\r\n", {"headers": b"A: 1\r\n"}, None),
+    ],
+)
+def test_a_row_differs_by_its_subject_and_headers_too(block: bytes, other: dict[str, bytes], why: str | None) -> None:
+    prefix, chunk = ORIGIN.id.encode(), numbered([1, 2, 3])
+    chunk.ids = pa.array([prefix + b"%d" % n for n in (1, 2, 3)], pa.binary())
+    chunk.block = pa.array([b"", block, b""], pa.binary())
+    present = [a_row(3, prefix), a_row(2, prefix, **other)]
+    assert guard(present).find(chunk, NOBODY)[1] == why
+    if "subject" in other:
+        assert guard(present).find(chunk, REWRITING)[1] is None, "an account or stream may change it"
 
 
 def test_rows_without_ids_are_not_found() -> None:
-    found, why = guard({b"i1": b"v1"}).find(numbered([1, 2], optional=False))
+    found, why = guard([a_row(1, b"i")]).find(numbered([1, 2], optional=False), NOBODY)
     assert found.tolist() == []
     assert why is None
 
@@ -569,7 +633,7 @@ def test_rows_without_ids_are_not_found() -> None:
     ],
 )
 def test_another_number_of_rows_is_noticed(present: list[bytes], done: int | None, rows_: int, why: str | None) -> None:
-    assert guard(dict.fromkeys(present, b"v"), done).differs(rows_) == why
+    assert guard([{"id": name} for name in present], done).differs(rows_) == why
 
 
 # Which stream takes a subject
@@ -611,7 +675,7 @@ class Server:
     """Answers what `Targets` asks, and counts."""
 
     def __init__(self, streams: dict[str, tuple[str, ...]]):
-        self.connection = SimpleNamespace(options=NatsOptions())
+        self.connection = SimpleNamespace(options=NatsOptions(), info={"server_id": "N1", "server_name": ""})
         self.all, self.asked = streams, 0
 
     def names(self, subject: str | None = None) -> list[str]:

@@ -41,6 +41,10 @@ class Acks:
         self.known += more.known
         self.refused += more.refused
 
+    def lasts(self) -> dict[str, int]:
+        """The last sequence in each stream."""
+        return {stream: last for stream, (_, last) in self.spans.items()}
+
 
 def widen(spans: dict[str, tuple[int, int]], stream: str, first: int, last: int) -> None:
     """Make the span of a stream hold these sequences too."""

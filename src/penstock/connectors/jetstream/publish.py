@@ -4,7 +4,7 @@ by fast ingest. Knows frames and answers; nothing of ids' meaning, attempts or S
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ class Chunk:
     value: pa.Array
     stored: npt.NDArray[np.bool_]
     ids: pa.Array | None = None
+    reached: dict[str, int] = field(default_factory=dict)  # rows that are stored, but not known to be, lie behind these
     conditional: bool = False  # some rows may tell the server when or how to store them: each is answered for itself
 
     def __len__(self) -> int:
@@ -51,14 +52,17 @@ class Chunk:
         subject, block, value, ids = (
             None if column is None else column.take(take) for column in (self.subject, self.block, self.value, self.ids)
         )
-        return Chunk(self.number[left], subject, block, value, np.zeros(len(left), bool), ids, self.conditional)
+        return Chunk(
+            self.number[left], subject, block, value, np.zeros(len(left), bool), ids, conditional=self.conditional
+        )
 
     def part(self, low: int, high: int) -> "Chunk":
         """Some of the rows, as a chunk of its own."""
         subject, block, value, ids = (
             None if column is None else column[low:high] for column in (self.subject, self.block, self.value, self.ids)
         )
-        return Chunk(self.number[low:high], subject, block, value, self.stored[low:high].copy(), ids, self.conditional)
+        stored = self.stored[low:high].copy()
+        return Chunk(self.number[low:high], subject, block, value, stored, ids, conditional=self.conditional)
 
     def mark(self, rows: Ints) -> None:
         """These rows are stored, as far as they are of this chunk."""
@@ -119,6 +123,8 @@ def pipelined(
                 status, text, _ = headers.fields(frame.headers)
                 row = int(chunk.number[acks.place(frame.subject, prefix, len(chunk))])
                 done.refused.append(Refusal(row, status, text))
+        if chunk.stored[:answered].all():  # none before these is in doubt, and those behind were sent later
+            chunk.reached = done.lasts()
     connection.unsubscribe(sid)
     return done
 

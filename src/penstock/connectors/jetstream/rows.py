@@ -78,7 +78,7 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
     ids = _ids(options, origin, batch, number)
     block = _block(options, batch, ids)
     conditional = "expectedLastSubjectSequence" in names or options.command_headers
-    return Chunk(number, subject, block, value, np.zeros(len(batch), bool), ids, conditional)
+    return Chunk(number, subject, block, value, np.zeros(len(batch), bool), ids, conditional=conditional)
 
 
 def too_large(made: Chunk, origin: Origin, limit: int) -> OptionError | None:

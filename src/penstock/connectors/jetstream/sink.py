@@ -11,7 +11,7 @@ from penstock.columns import lengths
 from penstock.connectors.jetstream import acks, api, publish, rows
 from penstock.connectors.jetstream.acks import Acks, Refusal
 from penstock.connectors.jetstream.calls import Calls
-from penstock.connectors.jetstream.guard import Guard
+from penstock.connectors.jetstream.guard import Guard, one
 from penstock.connectors.jetstream.ledger import Ledger
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
@@ -150,6 +150,9 @@ class _Task:
                 if not isinstance(error, _Busy):
                     self._lost()
                 retry.after(error)
+            finally:
+                if self.guard is not None:
+                    self.guard.acked |= chunk.reached
             chunk = chunk.rest()
 
     def receipt(self) -> Receipt:
@@ -185,13 +188,15 @@ class _Task:
                     ledger=self.sink.has_ledger, own_ids=self.sink.own_ids,
                 )  # fmt: skip
             self.guard.look(calls, self.targets)
-            if self._find_present(chunk):
+            if self._find_present(chunk, self.targets):
                 return
         taken = self._publish(calls, self.targets, names, chunk, one_by_one)
         for stream, (first, last) in taken.spans.items():
             acks.widen(self.spans, stream, first, last)
+        if chunk.stored.all():
+            chunk.reached = taken.lasts()
         self.known += len(taken.known)
-        self._compare(calls, chunk, taken)
+        self._compare(calls, self.targets, chunk, taken)
         if taken.refused:
             self._judge(calls, names, chunk, taken.refused)
 
@@ -233,34 +238,32 @@ class _Task:
                 return mode
         return "pipelined"
 
-    def _find_present(self, chunk: Chunk) -> bool:
+    def _find_present(self, chunk: Chunk, targets: Targets) -> bool:
         """Mark the rows that an earlier attempt wrote; whether there are any."""
         assert self.guard is not None
         if self.guard.done is not None:
             found = chunk.number
         else:
-            found, different = self.guard.find(chunk)
+            found, different = self.guard.find(chunk, targets)
             if different is not None:
                 raise self.origin.differs(different, OWN_IDS)
         chunk.mark(found)
         self.known += len(found)
         return len(found) > 0
 
-    def _compare(self, calls: Calls, chunk: Chunk, taken: Acks) -> None:
+    def _compare(self, calls: Calls, targets: Targets, chunk: Chunk, taken: Acks) -> None:
         """Look at some of the rows that the server knew already: are they the same?"""
         if self.guard is None or chunk.ids is None:
             return
         for number, stream, sequence in taken.known[: max(0, SAMPLES - self.compared)]:
-            row = int(np.searchsorted(chunk.number, number))
-            if not self.guard.names(chunk.ids[row].as_py()):
-                continue
             self.compared += 1
-            value = chunk.value[row].as_py()
-            there = calls.at(stream, sequence)
-            if there is not None and there.body != value:
-                raise self.origin.differs(
-                    f"row {number} was {there.body[:40]!r} then and is {value[:40]!r} now", OWN_IDS
-                )
+            row = int(np.searchsorted(chunk.number, number))
+            message = calls.at(stream, sequence)
+            if message is None:
+                continue
+            there = one(chunk.ids[row].as_py(), message, targets.streams[stream])
+            if different := self.guard.compare(chunk, np.array([row]), there, targets):
+                raise self.origin.differs(different, OWN_IDS)
 
     def _judge(self, calls: Calls, names: list[str], chunk: Chunk, refused: list[Refusal]) -> None:
         """Make an error of what the server refused, unless it is no reason to stop."""

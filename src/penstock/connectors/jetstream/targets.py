@@ -3,6 +3,7 @@
 import difflib
 import sys
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.ledger import Ledger
+from penstock.connectors.jetstream.trace import trace
 from penstock.connectors.nats.pool import key
 from penstock.connectors.nats.subjects import as_regex, intersect
 from penstock.errors import OptionError
@@ -19,13 +21,28 @@ from penstock.errors import OptionError
 KEEP = 30.0
 
 
+class Kept(NamedTuple):
+    """A stream as it was a while ago."""
+
+    at: float
+    info: StreamInfo
+    life: str = ""
+
+
 class Targets:
-    """The streams that a task writes to, by what their leaders say."""
+    """The streams that a task writes to, by what their leaders say.
+
+    A *life* is a name for the time in which one server leads a stream without a break, and so knows the ids of all that
+    was stored since. It is empty where nobody can tell.
+    """
 
     def __init__(self, calls: Calls):
         self.calls = calls
         self.streams: dict[str, StreamInfo] = {}
-        self._key = key(calls.connection.options)
+        self.lives: dict[str, str] = {}
+        self._subjects: dict[str, str] = {}  # one that each stream takes
+        # A server that has started anew is another one, whatever was known of it.
+        self._key = (key(calls.connection.options), calls.connection.info.get("server_id"))
 
     def of(self, subjects: pa.Array) -> list[str]:
         """The streams that take these subjects; an OptionError where one is taken by none."""
@@ -49,8 +66,18 @@ class Targets:
         kept = self._kept()
         if ledger not in kept:
             replicas = max((info.replicas for info in self.streams.values()), default=1)
-            kept[ledger] = (time.monotonic(), Ledger(self.calls, ledger).check(replicas))
-        return kept[ledger][1]
+            kept[ledger] = Kept(time.monotonic(), Ledger(self.calls, ledger).check(replicas))
+        return kept[ledger].info
+
+    def look(self, stream: str) -> tuple[StreamInfo, str]:
+        """A stream, and the life that it leads, now."""
+        info = self.calls.stream(stream)
+        return info, self._life(info)
+
+    def rewrites(self, stream: str, subject: str) -> bool:
+        """Whether a message on `subject` is stored on another one."""
+        found = trace(self.calls.connection, subject, stream)
+        return found is not None and found.subject != subject
 
     @property
     def window(self) -> float:
@@ -58,21 +85,35 @@ class Targets:
         return min((info.duplicate_window for info in self.streams.values()), default=0.0)
 
     def _ask(self, subject: str) -> StreamInfo:
-        for _, info in self._kept().values():
+        kept = self._kept()
+        for _, info, _ in kept.values():
             if any(intersect(text, subject) == subject for text in info.subjects):
-                return info
-        names = self.calls.names(subject)
-        if not names:
-            raise nobody(self.calls, subject)
-        info = self.calls.stream(names[0])
-        self._kept()[info.name] = (time.monotonic(), info)
+                break
+        else:
+            names = self.calls.names(subject)
+            if not names:
+                raise nobody(self.calls, subject)
+            info = self.calls.stream(names[0])
+        self._subjects.setdefault(info.name, subject)
+        if info.name not in kept:
+            kept[info.name] = Kept(time.monotonic(), info, self._life(info))
+        self.lives[info.name] = kept[info.name].life
         return info
 
-    def _kept(self) -> dict[str, tuple[float, StreamInfo]]:
+    def _life(self, info: StreamInfo) -> str:
+        if info.leader_since:
+            return f"{info.leader} since {info.leader_since}"
+        server = self.calls.connection.info
+        if server.get("server_name") == info.leader:
+            return str(server.get("server_id", ""))
+        found = trace(self.calls.connection, self._subjects[info.name], info.name)
+        return found.server if found is not None else ""
+
+    def _kept(self) -> dict[str, Kept]:
         """What this process knows. On `sys`: a module that was pickled by value has new globals in each task."""
         everything = sys.__dict__.setdefault("_penstock_targets", {})
-        kept: dict[str, tuple[float, StreamInfo]] = everything.setdefault(self._key, {})
-        for name in [name for name, (at, _) in kept.items() if time.monotonic() - at > KEEP]:
+        kept: dict[str, Kept] = everything.setdefault(self._key, {})
+        for name in [name for name, (at, *_) in kept.items() if time.monotonic() - at > KEEP]:
             del kept[name]
         return kept
 
@@ -84,4 +125,7 @@ def nobody(calls: Calls, subject: str) -> OptionError:
     takes = {text: info.name for info in infos.values() if info for text in info.subjects}
     close = difflib.get_close_matches(subject, takes, n=3, cutoff=0.0)
     there = ", ".join(f"'{takes[text]}' takes {text}" for text in close) or "there are none"
-    return OptionError(f"no stream takes the subject '{subject}'. Make one, or write to one that exists: {there}.")
+    return OptionError(
+        f"no stream takes the subject '{subject}'. Make one, or write to one that exists: {there}. Where the account "
+        "maps subjects, write to the one that it is mapped to."
+    )
