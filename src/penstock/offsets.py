@@ -5,7 +5,7 @@ stream that is deleted and made again counts from 1 again, but in another epoch.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -41,12 +41,14 @@ Bounds = dict[str, Bound]
 
 @dataclass(frozen=True)
 class Range:
-    """What a task reads of one shard."""
+    """What a task reads of one shard. `mark` is that of the position `marked`, where its batch ends."""
 
     shard: str
     start: int
     end: int
     epoch: str = ""
+    marked: int = 0
+    mark: str = ""
 
     def __len__(self) -> int:
         return max(0, self.end - self.start)
@@ -214,7 +216,8 @@ def tasks(
             continue
         new_life = start[shard].epoch and end[shard].epoch and start[shard].epoch != end[shard].epoch
         begin = (begins or {}).get(shard, 0 if new_life else start[shard].next)
-        span = Range(shard, begin, end[shard].next, end[shard].epoch)
+        stop, epoch, mark = end[shard]
+        span = Range(shard, begin, stop, epoch, stop if mark else 0, mark)
         if not len(span):
             continue
         inner = (cuts or {}).get(shard)
@@ -222,7 +225,7 @@ def tasks(
             inner = even(span, -(-len(span) // per_task))
         if inner:
             pieces = pairwise([span.start, *inner, span.end])
-            packed.extend((Range(shard, a, b, span.epoch),) for a, b in pieces if b > a)
+            packed.extend((replace(span, start=a, end=b),) for a, b in pieces if b > a)
             continue
         if small and sum(map(len, small)) + len(span) > per_task:
             packed.append(tuple(small))

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from jetstream_tools import Query, opened, sequences, table, until, whole
+from jetstream_tools import Query, numbers, opened, sequences, table, until, whole
 
 from harness import Admin
 from penstock.connectors.jetstream import engines
 from penstock.connectors.jetstream.calls import Calls, Stored
 from penstock.embedded import NatsServer, free_port
-from penstock.errors import ConnectError, PenstockError
+from penstock.errors import ConnectError, DataLossError, PenstockError
 from penstock.offsets import Range
 
 ENGINES = ("consumer", "direct")
@@ -152,6 +152,91 @@ def test_a_query_goes_on_over_another_server(healthy: Cluster) -> None:
             victim.start()
     assert read == list(range(101, 101 + len(read)))
     assert len(read) >= 50
+
+
+# --- a stream in memory on one server, which that server's restart empties: it counts from 1 again ---
+
+
+def holder(cluster: Cluster, stream: str) -> NatsServer:
+    """The server that has the stream."""
+    info = until(lambda: asked(cluster, lambda admin: admin.calls.call(f"STREAM.INFO.{stream}")["cluster"]), 20)
+    return cluster.named(info["leader"])
+
+
+def empty(cluster: Cluster, stream: str, refill: int) -> None:
+    """Restart the server that has the stream in memory, and publish other messages, from 1000 on."""
+    server = holder(cluster, stream)
+    server.kill()
+    server.start()
+    until(lambda: asked(cluster, lambda admin: admin.calls.stream(stream).last == 0) is True, 20)
+    until(lambda: asked(cluster, lambda admin: admin.numbers(stream, refill, start=1000)), 20)
+
+
+@pytest.fixture
+def volatile(healthy: Cluster, stream: str) -> str:
+    until(lambda: asked(healthy, lambda admin: admin.create(stream, storage="memory")), 20)
+    until(lambda: asked(healthy, lambda admin: admin.numbers(stream, 50)), 20)
+    return stream
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stream_that_was_emptied_and_filled_again_is_loss(healthy: Cluster, volatile: str, restarted: bool) -> None:
+    with opened(healthy.url, stream=volatile, **PATIENCE) as source:
+        query = Query(source)
+        assert numbers(query.batch(30)) == list(range(30))  # type: ignore[arg-type]
+        if not restarted:
+            empty(healthy, volatile, 60)
+            with pytest.raises(DataLossError, match=rf"'{volatile}' counts anew \(now 1 to 60\): its record 30 is not"):
+                query.step()
+            return
+    empty(healthy, volatile, 60)
+    with opened(healthy.url, stream=volatile, **PATIENCE) as source:
+        query = Query(source, at=query.at)
+        with pytest.raises(DataLossError, match=rf"'{volatile}' counts anew \(now 1 to 60\): its record 30 is not"):
+            query.step()
+    with opened(healthy.url, stream=volatile, failOnDataLoss=False, **PATIENCE) as source:
+        query = Query(source, at=query.at)
+        assert [n for rows in query.run() for n in numbers(rows)] == list(range(1000, 1060))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_task_gives_no_row_of_a_stream_that_was_filled_again(healthy: Cluster, volatile: str, engine: str) -> None:
+    """A batch that was planned before is replayed after it; in pieces, so that a task knows more than its own range."""
+    options = {"stream": volatile, "readEngine": engine, "minPartitions": 3, **PATIENCE}
+    with opened(healthy.url, **options) as strict, opened(healthy.url, failOnDataLoss=False, **options) as lax:
+        query = Query(strict)
+        start, end = query.at, query.step(30)
+        tasks = query.plan.tasks(start, end)
+        assert len(tasks) == 3
+        empty(healthy, volatile, 60)
+        for task in tasks:
+            with pytest.raises(DataLossError, match=rf"'{volatile}' counts anew"):
+                table(strict, *task)
+            assert table(lax, *task).num_rows == 0
+
+
+@pytest.mark.parametrize("lax", [False, True])
+def test_a_work_queue_that_was_emptied_and_filled_again_is_not_purged_unread(
+    healthy: Cluster, stream: str, lax: bool
+) -> None:
+    until(lambda: asked(healthy, lambda admin: admin.create(stream, storage="memory", retention="workqueue")), 20)
+    until(lambda: asked(healthy, lambda admin: admin.numbers(stream, 50)), 20)
+    with opened(healthy.url, stream=stream, failOnDataLoss=not lax, **PATIENCE) as source:
+        query = Query(source)
+        query.batch(30)
+        before = query.offsets
+        empty(healthy, stream, 60)
+        if lax:
+            start, end = query.at, query.step()
+            source.commit(before)  # as Spark does, when the next batch is planned
+            rows = table(source, *(span for task in query.plan.tasks(start, end) for span in task))
+            assert numbers(rows) == list(range(1000, 1060))
+            return
+        with pytest.raises(DataLossError, match="counts anew"):
+            query.step()
+        source.commit(before)
+        assert source.bounds()[stream].first == 1
+        assert source._seen[stream].messages == 60
 
 
 # --- a replica that lags: its word is not the last one ---

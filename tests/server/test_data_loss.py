@@ -12,9 +12,10 @@ from jetstream_tools import Query, consumers, numbers, once, opened, sequences, 
 from harness import Admin
 from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import Calls
+from penstock.connectors.nats.client import Connection
 from penstock.embedded import NatsServer
 from penstock.errors import DataLossError
-from penstock.offsets import Range
+from penstock.offsets import Position, Range
 
 ENGINES = ("consumer", "direct")
 REMEDY = r"(Raise the stream's limits|Start with a new|Make it again).* or set failOnDataLoss=false to go on"
@@ -315,6 +316,71 @@ def test_expiry_of_what_was_already_read_is_not_loss(admin: Admin, nats: NatsSer
         admin.purge(hundred)
         admin.numbers(hundred, 10, start=100)
         assert numbers(pa.concat_tables(query.run())) == list(range(100, 110))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The subjects of all requests."""
+    subjects: list[str] = []
+    real = Connection.requests
+
+    def requests(connection: Connection, asked: Sequence[tuple[str, bytes]]) -> object:
+        subjects.extend(subject for subject, _ in asked)
+        return real(connection, asked)
+
+    monkeypatch.setattr(Connection, "requests", requests)
+    return subjects
+
+
+def test_a_position_is_marked_with_the_time_of_the_message_before_it(
+    admin: Admin, nats: NatsServer, hundred: str, asked: list[str]
+) -> None:
+    with opened(nats.url, stream=hundred) as source:
+        times = [str(t) for t in table(source, whole(source, hundred))["timestamp"].cast("int64").to_pylist()]
+        asked.clear()
+
+        def mark(at: int, known: str = "") -> str | None:
+            return source.marks({hundred: Position(at, "", known)}).get(hundred)
+
+        assert mark(101) == times[99]
+        assert mark(1) is None
+        assert mark(51, times[49]) == times[49]
+        assert asked == [], "the last look knows all of that"
+        assert mark(51) == times[49]
+        assert mark(51, "17") == times[49], "older than all that is there: then it is looked at"
+        assert asked == [f"$JS.API.STREAM.MSG.GET.{hundred}"] * 2
+        admin.delete_message(hundred, 50)
+        assert mark(51) is None
+        admin.purge(hundred)
+        source.bounds()
+        assert mark(101) == times[99]
+        assert mark(51) is None
+
+
+def test_marks_cost_no_request_where_a_query_keeps_up(
+    admin: Admin, nats: NatsServer, hundred: str, asked: list[str]
+) -> None:
+    with opened(nats.url, stream=hundred) as source:
+        query = Query(source)
+        for start in range(100, 200, 10):
+            asked.clear()
+            assert query.step()["marks"]
+            assert asked == [f"$JS.API.STREAM.INFO.{hundred}"]
+            query.batch()
+            admin.numbers(hundred, 10, start=start)
+
+
+def test_servers_whose_clocks_differ_are_no_loss(admin: Admin, nats: NatsServer, hundred: str) -> None:
+    """After a change of leader a message may be older than one before it: what counts is the message itself."""
+    with opened(nats.url, stream=hundred) as source:
+        query = Query(source)
+        query.batch(50)
+        info = admin.calls.stream(hundred)
+        real = Calls.streams
+        with pytest.MonkeyPatch.context() as patch:
+            late = replace(info, first_time=info.last_time + 5_000_000)
+            patch.setattr(Calls, "streams", lambda calls, names: {n: i and late for n, i in real(calls, names).items()})
+            assert numbers(pa.concat_tables(query.run())) == list(range(50, 100))
 
 
 @pytest.fixture

@@ -47,6 +47,10 @@ class CapturedSource:
         """Both ends of every stream."""
         return self._found().bounds()
 
+    def marks(self, at: Offsets) -> Mapping[str, str]:
+        """As the streams do."""
+        return self._found().marks(at)
+
     def find(self, shard: str, timestamp: int) -> int:
         """By the time at which a stream stored it."""
         return self._found().find(shard, timestamp)

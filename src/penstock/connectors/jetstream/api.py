@@ -55,7 +55,8 @@ class StreamInfo:
     last: int
     messages: int
     size: int
-    last_time: int  # microseconds
+    first_time: int  # of the first message, in microseconds
+    last_time: int  # of the last one, also when that was deleted
     duplicate_window: float  # seconds
     replicas: int
     in_memory: bool
@@ -72,6 +73,12 @@ class StreamInfo:
     def transient(self) -> bool:
         """Whether messages go by design: consumed, or replaced by newer ones of their subject."""
         return self.retention != "limits" or self.compacts
+
+    def numbers_hold(self, before: int, mark: str) -> bool:
+        """Whether the numbers mean what they meant when the message before `before` was stored at the time `mark`:
+        where they began anew, all messages are younger. Clocks of servers differ, so that a no is no proof.
+        """
+        return not mark or self.first >= before or self.first_time <= int(mark)
 
     @classmethod
     def of(cls, reply: dict[str, Any]) -> "StreamInfo":
@@ -91,6 +98,7 @@ class StreamInfo:
             last=field(state, "last_seq", int),
             messages=field(state, "messages", int),
             size=field(state, "bytes", int),
+            first_time=micros(field(state, "first_ts", str)),
             last_time=micros(field(state, "last_ts", str)),
             duplicate_window=field(config, "duplicate_window", int, 0) / 1e9,
             replicas=field(config, "num_replicas", int, 1),

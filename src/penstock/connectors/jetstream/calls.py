@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.answers import an_object, field, objects, texts
@@ -109,6 +109,22 @@ class Calls:
                 if error.code != api.NO_MESSAGE:
                     raise
         return min(found, default=None)
+
+    def times(self, sequences: Mapping[str, int]) -> dict[str, int]:
+        """When each stream stored the message with that number, by the leader's word, asked in one go; none where it
+        has none.
+        """
+        asked = [
+            (f"{self.prefix}.STREAM.MSG.GET.{name}", b'{"seq": %d}' % number) for name, number in sequences.items()
+        ]
+        found = {}
+        for name, reply in zip(sequences, self.connection.requests(asked), strict=True):
+            try:
+                found[name] = api.micros(self._answer(reply)["message"]["time"])
+            except ApiError as error:
+                if error.code != api.NO_MESSAGE:
+                    raise
+        return found
 
     def last_of(self, stream: str, subject: str) -> Stored | None:
         """The newest message on a subject, by the leader's word."""

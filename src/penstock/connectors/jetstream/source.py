@@ -77,6 +77,24 @@ class JetStreamSource:
             time.sleep(0.1 * 2**attempt)
         return found
 
+    def marks(self, at: Offsets) -> Mapping[str, str]:
+        """The time of the message before each position. At the head the last look has it, and a mark that comes with a
+        position holds where the stream's first message is not younger: then its numbers did not begin anew.
+        """
+        marks, asked = {}, {}
+        for name, position in at.items():
+            info = self._seen.get(name)
+            if info is None or not info.last:
+                continue
+            if position.next == info.last + 1:
+                marks[name] = str(info.last_time)
+            elif position.mark and info.numbers_hold(position.next, position.mark):
+                marks[name] = position.mark
+            elif info.first < position.next <= info.last:
+                asked[name] = position.next - 1
+        times = self._ask(lambda calls: calls.times(asked)) if asked else {}
+        return marks | {name: str(moment) for name, moment in times.items()}
+
     def find(self, shard: str, timestamp: int) -> int:
         """By bisection over the leader's messages: it needs nothing but the permission to read one."""
         return self._ask(lambda calls: self._find(calls, shard, timestamp))
@@ -259,6 +277,10 @@ class JetStreamSource:
         info = calls.streams([span.shard])[span.shard]
         bounds = {} if info is None else {span.shard: _bound(info)}
         losses = lost({span.shard: Position(span.start, span.epoch)}, bounds)
+        if info is not None and not losses and not info.numbers_hold(span.marked, span.mark):
+            stored = calls.times({span.shard: span.marked - 1}).get(span.shard)
+            if stored is not None and str(stored) != span.mark:
+                losses = [Loss(span.shard, span.marked, _bound(info), "renumbered")]
         if info is not None and info.created == span.epoch and info.last + 1 < span.end:
             if failures < ATTEMPTS - 1:
                 # A new leader may not know of its last messages for a moment.
@@ -268,7 +290,7 @@ class JetStreamSource:
             raise DataLossError(f"stream {losses[0]}. {losses[0].remedy}")
         for loss in losses:
             log.warning("failOnDataLoss=false, going on: stream %s", loss)
-        return None if any(loss.kind in ("gone", "recreated") for loss in losses) else info
+        return None if any(loss.kind in ("gone", "recreated", "renumbered") for loss in losses) else info
 
     def _find(self, calls: Calls, shard: str, timestamp: int) -> int:
         info = calls.stream(shard)

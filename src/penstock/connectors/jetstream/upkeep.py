@@ -59,6 +59,10 @@ class Upkeep:
                 continue
             if position.epoch != info.created or position.next > info.last + 1:
                 continue  # of another life of the stream: what lies before it in this one was never read
+            if not info.numbers_hold(position.next, position.mark):
+                stored = calls.times({stream: position.next - 1}).get(stream)
+                if str(stored) != position.mark:
+                    continue  # the same: a server that lost its memory counts from 1 again
             if info.retention == "interest":
                 self._move(calls, info, position.next)
                 continue
