@@ -10,7 +10,7 @@ from jetstream_tools import Query, consumers, everything, numbers, once, opened,
 
 from harness import Admin, server, server_binary
 from penstock.embedded import NatsServer
-from penstock.errors import ConnectError, OptionError
+from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.offsets import Position, Range
 
 
@@ -259,6 +259,125 @@ def test_a_restarted_query_makes_sure_that_an_interest_stream_keeps_its_messages
             plan.look(now=True)
         admin.numbers(stream, 5)
         assert left(admin, stream) == [1, 2, 3, 4, 5]
+
+
+GONE = (
+    r"its consumer 'spark', which keeps messages for the query at 21, was deleted: 10 of the 10 messages since .* gone"
+)
+
+
+@pytest.fixture
+def kept(admin: Admin, nats: NatsServer, stream: str) -> tuple[str, dict[str, Any]]:
+    """An interest stream of 20 messages, and the checkpoint of a query that has read and committed them."""
+    admin.create(stream, retention="interest")
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        query = Query(source)
+        admin.numbers(stream, 20)
+        query.run()
+        source.commit(query.offsets)
+        return stream, query.at
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_an_interest_stream_dropped_while_the_query_was_down_is_loss(
+    admin: Admin, nats: NatsServer, kept: tuple[str, dict[str, Any]], again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, at = kept
+    admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+    admin.numbers(stream, 10, start=20)
+    if again:  # somebody makes it again, as it was
+        with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+            Query(source)
+    for _ in range(2):
+        with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+            query = Query(source, at=at)
+            with pytest.raises(DataLossError, match=GONE):
+                query.step()
+    with opened(nats.url, stream=stream, progressConsumer="spark", failOnDataLoss="false") as source:
+        query = Query(source, at=at)
+        query.step()
+        admin.numbers(stream, 3, start=30)
+        assert [n for rows in query.run() for n in numbers(rows)] == [30, 31, 32]
+    assert caplog.text.count("failOnDataLoss=false, going on") == 1
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_what_an_interest_stream_drops_while_the_query_runs_is_loss(
+    admin: Admin, nats: NatsServer, kept: tuple[str, dict[str, Any]], commits: bool
+) -> None:
+    stream, at = kept
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        query = Query(source, at=at)
+        query.step()
+        admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+        admin.numbers(stream, 10, start=20)
+        if commits:  # which makes the durable again
+            source.commit(query.offsets)
+        with pytest.raises(DataLossError, match=GONE):
+            query.step()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_interest_stream_that_was_made_again_is_told_as_that_and_keeps_its_messages(
+    admin: Admin, nats: NatsServer, kept: tuple[str, dict[str, Any]], restarted: bool
+) -> None:
+    stream, at = kept
+
+    def again() -> None:
+        admin.delete(stream)
+        admin.create(stream, retention="interest")
+
+    options = {"stream": stream, "progressConsumer": "spark"}
+    with opened(nats.url, **options) as source:
+        query = Query(source, at=at)
+        if not restarted:
+            query.step()
+        again()
+        with pytest.raises(DataLossError, match="was deleted and made again"):
+            query.step()
+    again()
+    with opened(nats.url, **options, failOnDataLoss="false") as source:
+        query = Query(source, at=at)
+        query.step()
+        admin.numbers(stream, 5)
+        assert [n for rows in query.run() for n in numbers(rows)] == [0, 1, 2, 3, 4]
+
+
+def test_a_durable_that_was_deleted_while_nothing_came_is_no_loss(
+    admin: Admin, nats: NatsServer, kept: tuple[str, dict[str, Any]]
+) -> None:
+    stream, at = kept
+    admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        query = Query(source, at=at)
+        query.step()
+        admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+        source.commit(query.offsets)
+        admin.numbers(stream, 5, start=20)
+        assert [n for rows in query.run() for n in numbers(rows)] == [20, 21, 22, 23, 24]
+
+
+def test_a_durable_that_was_deleted_while_others_kept_all_messages_is_no_loss(
+    admin: Admin, nats: NatsServer, kept: tuple[str, dict[str, Any]]
+) -> None:
+    stream, at = kept
+    body = {"durable_name": "other", "ack_policy": "explicit"}
+    admin.calls.call(f"CONSUMER.CREATE.{stream}.other", {"stream_name": stream, "config": body})
+    admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+    admin.numbers(stream, 5, start=20)
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        assert [n for rows in Query(source, at=at).run() for n in numbers(rows)] == [20, 21, 22, 23, 24]
+
+
+def test_a_checkpoint_from_before_durables_were_noted_goes_on(
+    admin: Admin, nats: NatsServer, kept: tuple[str, dict[str, Any]]
+) -> None:
+    stream, at = kept
+    admin.numbers(stream, 5, start=20)
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        query = Query(source, at={key: value for key, value in at.items() if key != "notes"})
+        assert [n for rows in query.run() for n in numbers(rows)] == [20, 21, 22, 23, 24]
+        assert query.at["notes"] == at["notes"]
 
 
 def test_an_interest_stream_keeps_what_another_consumer_has_not_acknowledged(

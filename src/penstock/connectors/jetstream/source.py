@@ -64,7 +64,7 @@ class JetStreamSource:
         self._upkeep.resume(at, notes)
 
     def notes(self) -> Mapping[str, str]:
-        """What of a work queue the position is about."""
+        """What of a work queue the position is about, and which durable keeps messages of an interest stream."""
         return self._upkeep.notes
 
     def bounds(self) -> Bounds:
@@ -192,6 +192,7 @@ class JetStreamSource:
 
     def _bounds(self, calls: Calls) -> Bounds:
         found = self._look(calls)
+        self._upkeep.watch(calls, found)
         self._seen |= found
         self._known |= found.keys()
         return {name: _bound(info) for name, info in found.items()}

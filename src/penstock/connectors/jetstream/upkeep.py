@@ -3,6 +3,7 @@
 Only interest streams depend on it: they forget what no consumer waits for, so there the durable must stand.
 """
 
+import logging
 from collections.abc import Mapping
 
 from penstock.answers import field
@@ -10,8 +11,10 @@ from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.admission import admit_position, admit_query
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.errors import OptionError
+from penstock.errors import DataLossError, Disconnected, OptionError
 from penstock.offsets import Offsets
+
+log = logging.getLogger("penstock")
 
 
 class Upkeep:
@@ -20,9 +23,10 @@ class Upkeep:
     def __init__(self, options: JetStreamOptions):
         self.options, self.name, self.subjects = options, options.progress_consumer, options.subjects
         self._told: dict[str, int] = {}
-        self._held: set[str] = set()
+        self._at: Offsets = {}
+        self._held: dict[str, int] = {}  # streams that keep messages for us, and where they ended when we saw to it
         self._resumed: Mapping[str, str] = {}  # the streams of the checkpoint, with what was noted of them
-        self.notes: dict[str, str] = {}
+        self.notes: dict[str, str] = {}  # of a work queue the filters, of an interest stream its durable's creation
 
     def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
         """The query goes on: these streams were held before."""
@@ -30,17 +34,53 @@ class Upkeep:
 
     def hold(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
         """Make sure that streams which release messages keep those that the query still needs."""
+        self._at = at
         for stream, position in at.items():
             info = streams.get(stream)
             if info is None or info.retention == "limits" or stream in self._held:
                 continue
             admit_query(calls, self.options, info)
             if info.retention == "interest":
-                self._make(calls, info, position.next)
+                self._stand(calls, info, self._resumed.get(stream))
             else:
                 admit_position(calls, self.options, info, position.next, self._resumed.get(stream))
                 self.notes[stream] = ",".join(sorted(self.subjects)) or ">"
-            self._held.add(stream)
+            self._held[stream] = info.last
+
+    def watch(self, calls: Calls, streams: Mapping[str, api.StreamInfo]) -> None:
+        """Make sure of it again where messages came: somebody may have deleted the durable."""
+        for stream, info in streams.items():
+            if info.retention == "interest" and self._held.get(stream, info.last) != info.last:
+                self._stand(calls, info, self.notes[stream])
+                self._held[stream] = info.last
+
+    def _stand(self, calls: Calls, info: api.StreamInfo, noted: str | None) -> None:
+        """The durable stands, and did so since it was `noted`, or what was dropped meanwhile is loss. None: the query
+        is new. Empty: a durable stood, but nobody noted which.
+        """
+        position = self._at[info.name]
+        same = position.epoch == info.created  # of another life of the stream nothing can be missed
+        at = position.next if same else info.first
+        made = self._make(calls, info, at)
+        created = self.notes[info.name] = str(calls.call(f"CONSUMER.INFO.{info.name}.{self.name}")["created"])
+        stood = noted == created or (noted == "" and not made)
+        if noted is None or stood or not same:
+            return
+        since = calls.stream(info.name).last + 1 - at
+        kept = calls.direct_counts(info.name, ">", [at])
+        if kept is None:
+            raise Disconnected(f"a mirror of stream '{info.name}' answers in its place")
+        if kept[0] >= since:
+            return
+        loss = (
+            f"stream '{info.name}' has interest retention, and its consumer '{self.name}', which keeps messages for "
+            f"the query at {at}, was deleted: {since - kept[0]:,} of the {since:,} messages since then are gone"
+        )
+        if self.options.fail_on_data_loss:
+            raise DataLossError(
+                f"{loss}. Let nobody delete it, and set failOnDataLoss=false to go on with what is left."
+            )
+        log.warning("failOnDataLoss=false, going on: %s", loss)
 
     def follow(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
         """Show that the query stands at `at`, on streams that do not depend on it."""
