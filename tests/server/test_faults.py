@@ -17,7 +17,7 @@ from harness import Admin, server
 from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import ApiError
 from penstock.embedded import NatsServer
-from penstock.errors import ConnectError
+from penstock.errors import ConnectError, OptionError
 from penstock.offsets import Range
 from penstock.plan import Planner
 
@@ -340,6 +340,44 @@ def test_a_batch_is_planned_where_the_stream_has_few_consumers_left(
         assert len(tasks) == 8
         assert numbers(table(source, *(span for task in tasks for span in task))) == list(range(0, 1000, 2))
     assert consumers(admin, stream) == 0, "the consumers made for counting are gone"
+
+
+@pytest.mark.parametrize("idle", [1, 5])
+def test_a_stream_that_limits_how_long_consumers_live_is_read(
+    admin: Admin, nats: NatsServer, stream: str, idle: int
+) -> None:
+    admin.create(stream, consumer_limits={"inactive_threshold": idle * 10**9})
+    admin.publish((f"{stream}.{'ab'[i % 2]}", str(i).encode()) for i in range(1000))
+    for options in ({}, {"allow_direct": False}):
+        if options:
+            admin.calls.call(
+                f"STREAM.UPDATE.{stream}", admin.calls.call(f"STREAM.INFO.{stream}")["config"] | {"allow_direct": False}
+            )
+        for engine in ("auto", "consumer"):
+            with opened(nats.url, stream=stream, readEngine=engine, subjects=f"{stream}.a", minPartitions=4) as source:
+                tasks = once(source)
+                assert numbers(table(source, *(span for task in tasks for span in task))) == list(range(0, 1000, 2))
+
+
+def test_an_interest_stream_that_would_delete_the_progress_consumer_is_refused(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    admin.create(stream, retention="interest", consumer_limits={"inactive_threshold": 5 * 10**9})
+    with (
+        opened(nats.url, stream=stream, progressConsumer="spark") as source,
+        pytest.raises(OptionError, match=r"deletes consumers that nobody pulls from for 5s.*read a mirror of it"),
+    ):
+        Planner(source, source.options, "latest").next({"next": {stream: 1}, "epochs": {}, "version": 1}, None)
+
+
+def test_a_server_that_limits_pulls_is_read(folder: Path) -> None:
+    config = f'jetstream {{ store_dir: "{folder / "data"}", limits {{ max_request_batch: 50 }} }}'
+    with server(folder, config=config) as (running, admin):
+        admin.create("S")
+        admin.numbers("S", 2000)
+        for engine in ("auto", *ENGINES):
+            with opened(running.url, stream="S", readEngine=engine) as source:
+                assert numbers(table(source, whole(source, "S"))) == list(range(2000))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

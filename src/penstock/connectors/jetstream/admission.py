@@ -127,6 +127,12 @@ def _needs_follower(calls: Calls, options: JetStreamOptions, info: StreamInfo) -
             f"stream '{info.name}' has interest retention and forgets what no consumer waits for. Set progressConsumer "
             "to a name for this query, and it keeps messages until Spark has them."
         )
+    if info.most_idle < float("inf"):
+        raise OptionError(
+            f"stream '{info.name}' has interest retention and deletes consumers that nobody pulls from for "
+            f"{info.most_idle:g}s, which nobody does from a progressConsumer. Take consumer_limits.inactive_threshold "
+            "off the stream, or read a mirror of it."
+        )
     if calls.connection.version() < (2, 14):
         raise OptionError(
             f"stream '{info.name}' has interest retention: releasing messages after a commit needs nats-server 2.14, "

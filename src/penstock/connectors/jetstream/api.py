@@ -37,6 +37,8 @@ DIRECT_FIELDS = (
     b"Nats-Last-Sequence: ",
 )  # fmt: skip
 DIRECT_LINES = len(DIRECT_FIELDS) + 1
+# So many seconds after its last use a consumer of ours goes away.
+READER_IDLE = 30.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class StreamInfo:
     counts: bool  # bodies are counters, which the server adds up
     leader: str  # name of the server that leads it
     leader_since: str  # when that began, where the server says so: 2.12, with replicas
+    most_idle: float  # seconds after which a consumer that nobody pulls from is deleted, at the latest
 
     @property
     def transient(self) -> bool:
@@ -84,6 +87,7 @@ class StreamInfo:
     def of(cls, reply: dict[str, Any]) -> "StreamInfo":
         """From the reply to STREAM.INFO or an item of STREAM.LIST."""
         config, state = field(reply, "config", dict), field(reply, "state", dict)
+        limits, cluster = field(config, "consumer_limits", dict, {}), field(reply, "cluster", dict, {})
         return cls(
             name=field(config, "name", str),
             created=field(reply, "created", str),
@@ -106,11 +110,13 @@ class StreamInfo:
             allow_atomic=bool(config.get("allow_atomic")),
             allow_batched=bool(config.get("allow_batched")),
             one_per_subject=bool(config.get("discard_new_per_subject")) and config.get("max_msgs_per_subject") == 1,
-            max_age=config.get("max_age", 0) / 1e9,
+            max_age=field(config, "max_age", int, 0) / 1e9,
             allow_ttl=bool(config.get("allow_msg_ttl")),
             counts=bool(config.get("allow_msg_counter")),
-            leader=(reply.get("cluster") or {}).get("leader", ""),
-            leader_since=(reply.get("cluster") or {}).get("leader_since", ""),
+            leader=field(cluster, "leader", str, ""),
+            leader_since=field(cluster, "leader_since", str, ""),
+            most_idle=field(field(config, "consumer_limits", dict, {}), "inactive_threshold", int, 0) / 1e9
+            or float("inf"),
         )
 
 
@@ -129,7 +135,7 @@ def number(text: bytes) -> int:
     return int(text)
 
 
-def reader(start: int, filters: Sequence[str], stream: str) -> bytes:
+def reader(start: int, filters: Sequence[str], stream: str, most_idle: float = READER_IDLE) -> bytes:
     """A request for a consumer that reads from `start` on, keeps no state, and goes away by itself."""
     config: dict[str, Any] = {
         "deliver_policy": "by_start_sequence",
@@ -138,7 +144,7 @@ def reader(start: int, filters: Sequence[str], stream: str) -> bytes:
         "max_deliver": 1,
         "mem_storage": True,
         "num_replicas": 1,
-        "inactive_threshold": 30_000_000_000,
+        "inactive_threshold": int(min(READER_IDLE, most_idle) * 1e9),
     }
     return consumer(stream, config | filter_config(filters))
 

@@ -62,13 +62,14 @@ def as_batch(rows: Rows, stream: str, columns: pa.Schema) -> pa.RecordBatch:
 Engine = Callable[[Calls, Range, Sequence[str]], Iterator[Rows]]
 
 
-def consumer(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
+def consumer(calls: Calls, span: Range, filters: Sequence[str], most_idle: float = api.READER_IDLE) -> Iterator[Rows]:
     """Read through an ephemeral consumer, with pulls kept in flight so that the server never waits for us."""
-    made = calls.create(span.shard, api.reader(span.start, filters, span.shard))
+    made = calls.create(span.shard, api.reader(span.start, filters, span.shard, most_idle))
     connection = calls.connection
     sid, inbox = connection.subscribe()
     subject = f"{calls.prefix}.CONSUMER.MSG.NEXT.{span.shard}.{made['name']}"
     most = max(PULL_BYTES, int(connection.info.get("max_payload", 0)) + 65_536)
+    largest = api.PullLimits.of(made["config"], PULL, most).batch
     at, pulls = span.start, 0
     open_pulls: dict[bytes, int] = {}
     ahead = 0  # messages asked for and not yet here
@@ -77,7 +78,7 @@ def consumer(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows
         while at < span.end and not dry:
             while ahead < min(PULL, span.end - at) and len(open_pulls) < 4:
                 pulls += 1
-                reply, batch = f"{inbox}.{pulls}", min(PULL, span.end - at - ahead)
+                reply, batch = f"{inbox}.{pulls}", min(largest, span.end - at - ahead)
                 connection.publish(subject, api.pull(batch, most), reply)
                 open_pulls[reply.encode()] = batch
                 ahead += batch

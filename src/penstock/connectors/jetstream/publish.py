@@ -2,9 +2,10 @@
 by fast ingest. Knows frames and answers; nothing of ids' meaning, attempts or Spark.
 """
 
+import dataclasses
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,9 @@ class Chunk:
     value: pa.Array
     stored: npt.NDArray[np.bool_]
     ids: pa.Array | None = None
-    reached: dict[str, int] = field(default_factory=dict)  # rows that are stored, but not known to be, lie behind these
+    reached: dict[str, int] = dataclasses.field(
+        default_factory=dict
+    )  # rows that are stored, but not known to be, lie behind these
     conditional: bool = False  # some rows may tell the server when or how to store them: each is answered for itself
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -238,9 +239,10 @@ class JetStreamSource:
         if asked == "direct" or info.retention != "limits":
             return engines.direct
         if asked == "consumer" or not (info.allow_direct and calls.connection.version() >= (2, 11)):
-            return self._consumer_or_why
+            return partial(self._consumer_or_why, most_idle=info.most_idle)
         small = len(span) <= SMALL and len(self.options.subjects) <= 1
-        both = (engines.direct, engines.consumer) if small else (engines.consumer, engines.direct)
+        consumer = partial(engines.consumer, most_idle=info.most_idle)
+        both = (engines.direct, consumer) if small else (consumer, engines.direct)
         return lambda calls, span, filters: self._either(both, calls, span, filters)
 
     def _either(
@@ -262,9 +264,11 @@ class JetStreamSource:
             log.info("stream '%s' is read the other way: %s", span.shard, error)
         yield from both[1](calls, at, filters)
 
-    def _consumer_or_why(self, calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[engines.Rows]:
+    def _consumer_or_why(
+        self, calls: Calls, span: Range, filters: Sequence[str], most_idle: float
+    ) -> Iterator[engines.Rows]:
         try:
-            yield from engines.consumer(calls, span, filters)
+            yield from engines.consumer(calls, span, filters, most_idle)
         except ApiError as error:
             if error.code not in api.TOO_MANY_CONSUMERS:
                 raise
@@ -319,7 +323,7 @@ class JetStreamSource:
                 total = [a + b for a, b in zip(total, counted, strict=True)]
             return total
         try:
-            return calls.counts(info.name, [api.reader(at, filters, info.name) for at in positions])
+            return calls.counts(info.name, [api.reader(at, filters, info.name, info.most_idle) for at in positions])
         except ApiError:
             # No consumer to be had: even by numbers will do, it is only about who reads how much.
             return None
