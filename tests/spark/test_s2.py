@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -101,6 +102,58 @@ def test_changes_are_written_read_back_and_kept(
     assert sorted(map(tuple, now.collect())) == [("a", "y", 3), ("c", "z", 4)]
     with pytest.raises(PySparkException, match=r"record 5 of stream .* is no change to a table"):
         reader.schema(TABLE).option("strict", "true").load().collect()
+
+
+def test_a_wide_table_of_every_type_comes_back_as_it_was(
+    spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    s2_admin.make(name)
+    rows = spark.range(4).selectExpr(
+        "id", "date_add(date'0001-01-01', int(id * 1217000)) AS day", "id % 2 = 0 AS flag", "tinyint(id - 128) AS i1",
+        "smallint(id + 32764) AS i2", "int(id) AS i4", "float(0.1) AS f", "1 / (id + 3) AS d",
+        "CASE id WHEN 0 THEN double('NaN') WHEN 1 THEN double('-Infinity') WHEN 2 THEN -0.0D END AS odd",
+        "12345678901234567.123456789BD * (id - 1) AS number",
+        "CAST('98765432101234567890.123456789012345678' AS DECIMAL(38,18)) AS exact",
+        """concat('quote " and \\\\ and é', char(10), id) AS text""", "unhex('00ff80') AS bytes",
+        "timestamp'0001-01-01 00:00:00.000001Z' AS early", "timestamp'9999-12-31 23:59:59.999999Z' AS late",
+        "timestamp_ntz'0999-02-03 04:05:06.7' AS local",
+        "array(date'2026-11-15', NULL) AS days", "IF(id = 0, NULL, CAST(array() AS ARRAY<INT>)) AS none",
+        "map('a', 1.10BD, 'b', NULL) AS amounts", "map('x', map('y', unhex('01'))) AS deep",
+        "named_struct('b', unhex('ff'), 'when', array(named_struct('at', timestamp'2026-11-15 12:00:00Z'))) AS nested",
+        "IF(id = 1, NULL, named_struct('n', 0.0000001BD)) AS small",
+        *(f"IF(id = {i % 4}, NULL, id + {i}) AS c{i}" for i in range(100)),
+    )  # fmt: skip
+    options = {**s2.options(), "stream": name, "mode": "upsert", "keyColumns": "id,day"}
+    rows.coalesce(1).write.format("s2").options(**options).mode("append").save()
+    reader = spark.read.format("s2").options(**options).schema(rows.schema)
+    everything = "to_json(struct(*), map('ignoreNullFields', 'false')) AS row"
+    expected = sorted(row.row for row in rows.selectExpr(everything).collect())
+    for snapshot in ("false", "true"):
+        back = reader.option("snapshot", snapshot).load()
+        assert sorted(row.row for row in back.selectExpr(everything).collect()) == expected
+
+
+def test_columns_that_would_not_come_back_are_refused_together_and_what_is_told_works(
+    spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str
+) -> None:
+    s2_admin.make(name)
+    rows = spark.sql(
+        "SELECT 'a' AS id, map(1, 'x') AS codes, INTERVAL '1 2:3:4' DAY TO SECOND AS span, NULL AS nothing, "
+        "array(INTERVAL '1' DAY) AS spans, timestamp'2026-11-15 12:00:00Z' AS _timestamp, 5 AS timestamp, 7 AS v"
+    )
+    options = {**s2.options(), "stream": name, "mode": "upsert", "keyColumns": "id"}
+    with pytest.raises(PySparkException) as told:
+        rows.write.format("s2").options(**options).mode("append").save()
+    paste = re.search(r"Write them otherwise: (\.selectExpr\(.*\))", str(told.value))
+    assert paste is not None, str(told.value)
+    other = eval(f"rows{paste[1]}", {"rows": rows})
+    other.write.format("s2").options(**options).mode("append").save()
+    back = spark.read.format("s2").options(**options).schema(other.schema).load().first()
+    assert back == other.first()
+    assert (back.codes[0].key, back.timestamp, back.v) == (1, 5, 7)
+    late = spark.sql("SELECT 'a' AS id, make_date(10000, 1, 1) AS day")
+    with pytest.raises(PySparkException, match=r"row 0 of .* has a day outside of the years 1 to 9999 in 'day'"):
+        late.write.format("s2").options(**options).mode("append").save()
 
 
 def test_a_table_is_kept_in_a_stream_by_sparks_state(

@@ -28,7 +28,7 @@ class S2Streams(Connector):
     def columns(cls, options: S2SourceOptions) -> pa.Schema:
         """The shared ones, or those of the table that was upserted."""
         if options.mode == "upsert":
-            upsert.accept(options.table, options.key_columns)
+            upsert.accept(options.table, options.key_columns, written=False)
             return options.table
         return columns(headers=options.include_headers)
 

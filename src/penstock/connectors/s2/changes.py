@@ -22,8 +22,6 @@ Flags = npt.NDArray[np.bool_]
 
 # A snapshot gathers so many changes before it looks for the latest of each key.
 COMPACT = 100_000
-# Columns of a record that are not of the table.
-OF_RECORD = ("_action", "_change_type", "_stream", "_sequence", "_timestamp")
 
 
 class ChangesSource(S2Source):
@@ -31,7 +29,7 @@ class ChangesSource(S2Source):
 
     def __init__(self, options: S2SourceOptions, columns: pa.Schema):
         super().__init__(options, columns)
-        own = [field for field in columns if field.name not in OF_RECORD]
+        own = [field for field in columns if field.name not in (*upsert.ACTIONS, *upsert.OF_RECORD)]
         self.keys = pa.schema([field for field in own if field.name in options.key_columns])
         self.values = pa.schema([field for field in own if field.name not in options.key_columns])
 

@@ -35,7 +35,7 @@ def accept(options: S2SinkOptions, columns: pa.Schema) -> None:
         if template is None:
             raise OptionError("mode=upsert needs the option 'stream': all columns are of the table.")
         templates.check("stream", template, columns.names)
-        upsert.accept(columns, options.key_columns)
+        upsert.accept(columns, options.key_columns, written=True)
         return
     templates.accept("s2", columns, template, TAKES, "stream")
 

@@ -1,14 +1,11 @@
 """Changes to a table as records, and back: key and action in headers, the other columns as JSON in the body. Pure."""
 
-import base64
-import io
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
 
 from penstock import jsontext
 from penstock.columns import Ints
@@ -22,9 +19,12 @@ UPDATES = ("u", "update", "insert", "upsert", "update_postimage")
 DELETES = ("d", "delete")
 BEFORE = ("update_preimage", "update_before")  # how a row was before: says nothing that the next does not
 
+# Columns that a record has when it is read, beside those of its table.
+OF_RECORD = ("_stream", "_sequence", "_timestamp")
 
-def accept(columns: pa.Schema, keys: Sequence[str]) -> None:
-    """Refuse columns that make no table."""
+
+def accept(columns: pa.Schema, keys: Sequence[str], *, written: bool) -> None:
+    """Refuse columns that make no table, and all at once those that would not come back as they were written."""
     for name in keys:
         if name not in columns.names:
             raise OptionError(
@@ -36,8 +36,49 @@ def accept(columns: pa.Schema, keys: Sequence[str]) -> None:
     for name in actions:
         if columns.field(name).type != pa.string():
             raise OptionError(f"column '{name}' must be STRING, but is {columns.field(name).type}. Cast it.")
-    if not [name for name in columns.names if name not in (*keys, *ACTIONS)]:
+    if written and not set(columns.names) - {*keys, *ACTIONS}:
         raise OptionError("all columns are key columns: there must be one that is not.")
+    bad = [field for field in columns if not _comes_back(field, keys, written)]
+    if not bad:
+        return
+    why = {field.name: f"{field.type} as a key" if field.name in keys else str(field.type) for field in bad}
+    why |= {name: "each record has one of its own" for name in OF_RECORD if name in why}
+    what = ", ".join(f"'{name}' ({reason})" for name, reason in why.items())
+    how = "No upsert sink writes such columns: name the types that were written."
+    if written:
+        without = ", ".join(f"`{field.name}`" for field in bad)
+        paste = [f"* EXCEPT ({without})", *(_instead(field, columns, keys) for field in bad)]
+        how = "Write them otherwise: .selectExpr(" + ", ".join(f'"{text}"' for text in paste) + ")"
+    raise OptionError(f"a table of changes cannot give these columns back as they were: {what}. {how}")
+
+
+def _comes_back(field: pa.Field, keys: Sequence[str], written: bool) -> bool:
+    """Whether a column is read as it was written. Keys are plain, and some names are those of the record."""
+    if field.name in ACTIONS:
+        return True
+    if field.name in OF_RECORD:
+        return not written
+    return jsontext.fits(field.type) and not (field.name in keys and pa.types.is_nested(field.type))
+
+
+def _instead(field: pa.Field, columns: pa.Schema, keys: Sequence[str]) -> str:
+    """SQL for what can be written in the place of a column that cannot."""
+    name, kind = f"`{field.name}`", field.type
+    if field.name in OF_RECORD:
+        free = field.name.strip("_")
+        while free in columns.names:
+            free += "_"
+        return f"{name} AS {free}"
+    if not pa.types.is_nested(kind):
+        return f"string({name}) AS {name}"
+    if (
+        field.name not in keys
+        and pa.types.is_map(kind)
+        and jsontext.fits(kind.key_type)
+        and jsontext.fits(kind.item_type)
+    ):
+        return f"map_entries({name}) AS {name}"
+    return f"to_json({name}) AS {name}"
 
 
 def encode(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[npt.NDArray[np.bool_], pa.Array, pa.Array, pa.Array]:
@@ -50,6 +91,11 @@ def encode(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[npt.NDArray[np.b
         if column.null_count:
             row = pc.index(pc.is_null(column), True).as_py()
             raise RowError(row, f"has no '{name}' (null), which is part of its key")
+    for name in names:
+        early = jsontext.outside(batch.column(name))
+        if early is not None:
+            why = f"has a day outside of the years 1 to 9999 in '{name}'. Leave the row out, or write string({name})"
+            raise RowError(early, why)
     action = next((batch.column(name) for name in ACTIONS if name in names), None)
     if action is None:
         deletes, written = np.zeros(len(batch), bool), np.ones(len(batch), bool)
@@ -102,59 +148,15 @@ def decode(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> dic
         return {}
     full = np.asarray(pc.greater(pc.binary_length(texts), 0))
     there = texts.filter(pa.array(full))
-    # JSON has text for these: they are read as such first.
-    plain = pa.schema([pa.field(f.name, pa.string() if _is_text_in_json(f.type) else f.type) for f in schema])
-    made = _all_at_once(there, plain)
-    if made is None:  # one by one, to say which
-        made = _one_by_one(there, plain, what, sequence[full])
     try:
-        typed = {field.name: _typed(_flat(made[field.name]), field.type) for field in schema}
-    except (pa.ArrowInvalid, ValueError) as error:
+        made = jsontext.columns(there, schema)
+    except jsontext.UnfitError as error:
         raise ProtocolError(
-            f"{what} does not fit the schema, at record {sequence[full][0]} or later: {error}."
+            f"record {sequence[full][error.row]} has {there[error.row].as_py()[:60]!r} as {what}, which does not fit "
+            f"the schema: {error}."
         ) from None
     take = pa.array(np.where(full, np.cumsum(full) - 1, 0), mask=~full)
-    return {name: column.take(take) for name, column in typed.items()}
-
-
-def _is_text_in_json(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
-
-
-def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_binary(kind):
-        decoded = [None if text is None else base64.b64decode(text, validate=True) for text in column.to_pylist()]
-        return pa.array(decoded, kind)
-    return column.cast(kind)
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
-def _all_at_once(texts: pa.Array, schema: pa.Schema) -> pa.Table | None:
-    """The objects as a table; None where one of them is odd."""
-    if not len(texts) or pc.any(pc.match_substring(texts, b"\n")).as_py():
-        return None
-    lines = io.BytesIO(b"\n".join(texts.to_pylist()))
-    wanted = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    size = pyarrow.json.ReadOptions(block_size=max(1 << 16, 2 * texts.nbytes))
-    try:
-        made = pyarrow.json.read_json(lines, size, wanted).select(schema.names)
-    except pa.ArrowInvalid:
-        return None
-    return made if len(made) == len(texts) else None
-
-
-def _one_by_one(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> pa.Table:
-    found: list[pa.Table] = []
-    for text, position in zip(texts.to_pylist(), sequence.tolist(), strict=True):
-        line = text.replace(b"\r", b" ").replace(b"\n", b" ")  # between its parts; inside text they are escaped
-        row = _all_at_once(pa.array([line], pa.binary()), schema)
-        if row is None:
-            raise ProtocolError(f"record {position} has {text[:60]!r} as {what}, which does not fit the schema.")
-        found.append(row)
-    return pa.concat_tables(found) if found else schema.empty_table()
+    return {name: column.take(take) for name, column in made.items()}
 
 
 def latest(table: pa.Table, keys: Sequence[str]) -> pa.Table:
