@@ -507,6 +507,44 @@ def test_a_large_task_writes_by_itself(s2: Server, s2_admin: S2Admin, name: str)
 
 
 @pytest.mark.parametrize(
+    ("versions", "why"),
+    [
+        ([[1], [1, 2, 2], [2, 3]], None),
+        ([[1, 2], [1, 3]], "row 2 of partition 0 of batch 3 has an older 'v' .versionColumn. than the row before it"),
+        ([[1, 3, 2]], r"row 2 .*\.repartition\(n, 'id'\)\.sortWithinPartitions\('v', 'id'\) just before the write"),
+        ([[1], [None]], "row 1 of partition 0 of batch 3 has no 'v'"),
+    ],
+)
+def test_rows_that_do_not_ascend_by_their_version_are_refused(
+    s2: Server, s2_admin: S2Admin, name: str, versions: list[list[Any]], why: str | None
+) -> None:
+    batches = [pa.record_batch({"id": ["a"] * len(some), "v": pa.array(some, pa.int64())}) for some in versions]
+    options = {"stream": name, "mode": "upsert", "keyColumns": "id", "versionColumn": "v"}
+    if why is None:
+        write(s2, iter(batches), **options)
+        assert len(s2_admin.bodies(name)) == sum(map(len, versions))
+        return
+    with pytest.raises(OptionError, match=why):
+        write(s2, iter(batches), **options)
+    assert s2_admin.bodies(name) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"versionColumn": "w"}, "versionColumn is 'w', but there is no such column. There are: id, v"),
+        ({"versionColumn": "flag"}, "versionColumn is 'flag', which has no order: it is bool"),
+        ({"versionColumn": "v", "mode": "append", "keyColumns": ""}, "'versionColumn' is for mode=upsert"),
+    ],
+)
+def test_a_version_that_cannot_be_one_is_refused(options: dict[str, str], why: str) -> None:
+    schema = pa.schema([("id", pa.string()), ("v", pa.int64())] + ([("flag", pa.bool_())] if "flag" in why else []))
+    given = {"basin": "some-basin", "stream": "x", "mode": "upsert", "keyColumns": "id", **options}
+    with pytest.raises(OptionError, match=why):
+        S2Streams.open_sink(S2Streams.parse_sink(given), schema)
+
+
+@pytest.mark.parametrize(
     ("rows", "options", "why"),
     [
         ({"value": ["a", None]}, {}, r"row 1 of partition 0 of batch 3 has no value \(null\)"),

@@ -104,6 +104,32 @@ def test_changes_are_written_read_back_and_kept(
         reader.schema(TABLE).option("strict", "true").load().collect()
 
 
+def test_a_shuffle_leaves_no_old_values_where_its_rows_are_sorted_by_version(
+    spark: SparkSession, s2: Server, name: str
+) -> None:
+    """Versions that come in another order than the tasks before the shuffle, as they may on any cluster."""
+    rows = spark.range(4000, numPartitions=8).selectExpr(
+        "id % 50 AS id", "(id + 2000) % 4000 AS version", "IF(id % 50 = 7 AND id = 1957, 'd', 'u') AS _action"
+    )
+    latest = {row.id: row.version for row in rows.groupBy("id").max("version").toDF("id", "version").collect()}
+    latest.pop(7)  # its last change deletes it
+    mixed = rows.repartition(3, "id")
+
+    def table(frame: DataFrame, stream: str, **options: str) -> dict[int, int]:
+        given = {**_options(s2, name), "stream": f"{name}/{stream}/{{partition}}"}
+        frame.write.format("s2").options(**given, **options, ensureStream="true").mode("append").save()
+        reader = spark.read.format("s2").options(**given, streamPrefix=f"{name}/{stream}/", snapshot="true")
+        found = reader.schema("id BIGINT, version BIGINT").load().collect()
+        assert len({row.id for row in found}) == len(found), "a key is in one stream only"
+        return {row.id: row.version for row in found}
+
+    ordered = mixed.sortWithinPartitions("version", "id")
+    assert table(ordered, "ordered", versionColumn="version") == latest
+    assert table(mixed, "mixed") != latest, "this shuffle kept the order, so nothing was proven"
+    with pytest.raises(PySparkException, match=r"has an older 'version' \(versionColumn\) than the row before it"):
+        table(mixed, "refused", versionColumn="version")
+
+
 def test_a_wide_table_of_every_type_comes_back_as_it_was(
     spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str
 ) -> None:

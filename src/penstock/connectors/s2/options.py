@@ -237,6 +237,12 @@ class S2SinkOptions(S2Options, WriteOptions):
         "append", doc="`upsert`: rows are changes to a table, told apart by `keyColumns`."
     )
     key_columns: Csv = option((), doc="With `mode=upsert`: the columns of the key.", example="id")
+    version_column: str | None = option(
+        None,
+        doc="With `mode=upsert`: the column by which the rows of each task must ascend, or the write is refused: rows "
+        "that a shuffle has mixed would leave old values in the table.",
+        example="version",
+    )
     max_unacked_bytes: Bytes = option(32 << 20, doc="So much may be on its way to a stream without an answer.")
     append_session: bool = option(
         True,
@@ -278,6 +284,8 @@ class S2SinkOptions(S2Options, WriteOptions):
     @model_validator(mode="after")
     def _options_fit_together(self) -> Self:
         _keys_fit_the_mode(self.mode, self.key_columns)
+        if self.mode != "upsert" and self.version_column is not None:
+            raise ValueError("'versionColumn' is for mode=upsert")
         if self.retention is not None and not re.fullmatch(r"infinite|\d+[smhd]", self.retention):
             raise ValueError("retention must be infinite or a duration such as 12h or 7d")
         if self.stream is None and len(self.streams) > 1:

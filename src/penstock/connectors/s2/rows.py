@@ -13,7 +13,7 @@ from penstock.connectors.s2.chain import ROOM
 from penstock.connectors.s2.options import MOST_BYTES, S2SinkOptions
 from penstock.connectors.s2.wire import Encoded
 from penstock.contract import Origin
-from penstock.errors import OptionError
+from penstock.errors import OptionError, nearest
 from penstock.record import IN_SQL, is_bytes, is_headers, is_text
 
 WRITER = b"@writer"
@@ -36,8 +36,40 @@ def accept(options: S2SinkOptions, columns: pa.Schema) -> None:
             raise OptionError("mode=upsert needs the option 'stream': all columns are of the table.")
         templates.check("stream", template, columns.names)
         upsert.accept(columns, options.key_columns, written=True)
+        if options.version_column is not None:
+            _accept_version(columns, options.version_column)
         return
     templates.accept("s2", columns, template, TAKES, "stream")
+
+
+def _accept_version(columns: pa.Schema, name: str) -> None:
+    if name not in columns.names:
+        raise OptionError(f"versionColumn is '{name}', but there is no such column. {nearest(name, columns.names)}")
+    kind = columns.field(name).type
+    if pa.types.is_nested(kind) or pa.types.is_boolean(kind):
+        raise OptionError(f"versionColumn is '{name}', which has no order: it is {kind}.")
+
+
+def ascending(
+    options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first: int, before: pa.Array | None
+) -> pa.Array:
+    """The version of the last of some rows, numbered from `first`: none may be older than the row before it, the first
+    one than `before`.
+    """
+    name, column = options.version_column, batch.column(options.version_column)
+    if column.null_count:
+        raise _refuse(origin, first + pc.index(pc.is_null(column), True).as_py(), f"has no '{name}' (versionColumn)")
+    both = column if before is None else pa.concat_arrays([before, column])
+    rises = pc.greater_equal(both[1:], both[:-1])
+    if not pc.all(rises, min_count=0).as_py():
+        keys = ", ".join(map(repr, options.key_columns))
+        raise _refuse(
+            origin,
+            first + pc.index(rises, False).as_py() + (before is None),
+            f"has an older '{name}' (versionColumn) than the row before it: a key might end with an old value. Put "
+            f".repartition(n, {keys}).sortWithinPartitions({name!r}, {keys}) just before the write, for n tasks",
+        )
+    return column[-1:]
 
 
 def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Iterator[tuple[str, Encoded]]:

@@ -131,10 +131,13 @@ class _Task:
         self.calls = Calls(options)
         self.writers: dict[str, _Writer] = {}  # the ones that were used last come last
         self.rows = self.size = 0
+        self.version: pa.Array | None = None  # of the last row, where rows have one
         self.spans: dict[str, tuple[int, int]] = {}
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Send rows on their way, as far as their batches are full."""
+        if self.options.version_column is not None:
+            self.version = rows.ascending(self.options, self.origin, batch, self.rows, self.version)
         found = list(rows.records(self.options, self.origin, batch, self.rows))
         self.rows += len(batch)
         self.size += sum(int(made.metered.sum()) for _, made in found)
