@@ -115,8 +115,7 @@ class StreamInfo:
             counts=bool(config.get("allow_msg_counter")),
             leader=field(cluster, "leader", str, ""),
             leader_since=field(cluster, "leader_since", str, ""),
-            most_idle=field(field(config, "consumer_limits", dict, {}), "inactive_threshold", int, 0) / 1e9
-            or float("inf"),
+            most_idle=field(limits, "inactive_threshold", int, 0) / 1e9 or float("inf"),
         )
 
 
