@@ -13,6 +13,7 @@ from test_cluster import PATIENCE, Cluster, asked
 from harness import Admin
 from penstock.contract import Origin, Receipt
 from penstock.errors import OptionError
+from penstock.retry import Retry
 
 
 @pytest.fixture(scope="module")
@@ -125,4 +126,5 @@ def test_a_ledger_that_is_made_before_the_first_row_has_three_replicas(
     cluster: Cluster, admin: Admin, stream: str
 ) -> None:
     commit(cluster.url, [Receipt(Origin(stream, 0, 0), 0)], 0, ledger=f"{stream}L")
-    assert admin.calls.stream(f"{stream}L").replicas == 3
+    # A new stream has no leader for a moment, and then nobody answers for it.
+    assert Retry("asking", timeout=60).run(lambda: admin.calls.stream(f"{stream}L")).replicas == 3

@@ -261,6 +261,7 @@ def test_what_stream_info_tells() -> None:
         last=110,
         messages=90,
         size=9000,
+        first_time=1_794_744_000_000_000,
         last_time=1_794_746_096_789_012,
         duplicate_window=0.0,
         replicas=1,
@@ -273,6 +274,7 @@ def test_what_stream_info_tells() -> None:
         counts=False,
         leader="",
         leader_since="",
+        most_idle=float("inf"),
     )
 
 
