@@ -21,7 +21,7 @@ from s2_sdk._generated.s2.v1 import s2_pb2 as pb
 
 from iggy_double import Message, _batch
 from penstock.connectors.iggy import wire as iggy
-from penstock.connectors.jetstream import acks, engines
+from penstock.connectors.jetstream import acks, api, engines
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import headers, wire
@@ -280,7 +280,7 @@ STORED = {"seq": 5, "time": "2026-11-15T12:34:56.789Z", "data": base64.b64encode
 JSON = [
     json.dumps(answer).encode()
     for answer in (
-        STREAM, {"message": STORED}, {"streams": ["A", "B"], "total": 2}, {"name": "c", "num_pending": 7},
+        STREAM, {"message": STORED}, {"streams": ["A", "B"], "total": 2}, {"name": "c", "num_pending": 7, "config": {}},
         {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}, {"stream": "S", "seq": 5},
         {"consumers": [{"name": "d", "config": {"durable_name": "d"}}], "total": 1},
     )
@@ -317,6 +317,8 @@ ASK: list[Callable[[Calls], object]] = [
     lambda calls: calls.create("ORDERS", b""),
     lambda calls: calls.counts("ORDERS", [b"", b""]),
     lambda calls: calls.publish("a", b""),
+    lambda calls: calls.times({"ORDERS": 5}),
+    lambda calls: api.PullLimits.of(calls.create("ORDERS", b"")["config"], 100, 1 << 20, 1.0),
 ]
 
 

@@ -217,12 +217,20 @@ def test_a_message_that_does_not_tell_which_it_is_is_refused(block: bytes) -> No
         direct_rows(direct(whole, block, whole), "ORDERS")
 
 
-@pytest.mark.parametrize("reply", ["r", "a.b.c", "$JS.ACK.S.c.1.one.1.1763208000123456789.0", "$JS.ACK.S.c.1.1.1.12.0"])
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        ("r", "to be answered on b'r', which is no ack subject"),
+        ("a.b.c", "to be answered on b'a.b.c', which is no ack subject"),
+        (f"$JS.ACK.S.c.1.one.1.{NS}.0", "a sequence in an ack subject that is none: .*'one'"),
+        ("$JS.ACK.S.c.1.1.1.12.0", "lengths do not fit"),
+    ],
+)
 @pytest.mark.parametrize("subject", ["s", "1.2.3.4.5.6.7"])
-def test_a_reply_subject_that_tells_nothing_is_refused(subject: str, reply: str) -> None:
+def test_a_reply_subject_that_tells_nothing_is_refused(subject: str, reply: str, why: str) -> None:
     good = ("s", f"$JS.ACK.S.c.1.1.1.{NS}.0")
     for messages in ([(subject, reply)], [good, (subject, reply)], [(subject, reply), good]):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(ProtocolError, match=why):
             ack_columns(pulled(*messages))
 
 

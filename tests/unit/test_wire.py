@@ -504,8 +504,8 @@ def test_segments_are_copied_together(parts: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize(
     ("bounds", "why"),
     [
-        ([(0, 2), (5, 4)], "behind byte 5 comes byte 4, in part 1 of 2"),
         ([(0, 5), (4, 6)], "behind byte 5 comes byte 4, in part 1 of 2"),
+        ([(0, 2), (5, 4)], "behind byte 5 comes byte 4, in part 1 of 2"),
         ([(0, 2), (5, 100_000)], "behind byte 100,000 comes byte 10, in part 1 of 2"),
         ([(-1, 2)], "behind byte 0 comes byte -1, in part 0 of 1"),
         ([(2**32, 2**32 + 5)], "behind byte 4,294,967,301 comes byte 10, in part 0 of 1"),

@@ -120,7 +120,7 @@ class Calls:
         found = {}
         for name, reply in zip(sequences, self.connection.requests(asked), strict=True):
             try:
-                found[name] = api.micros(self._answer(reply)["message"]["time"])
+                found[name] = api.micros(field(field(self._answer(reply), "message", dict), "time", str))
             except ApiError as error:
                 if error.code != api.NO_MESSAGE:
                     raise
@@ -252,4 +252,5 @@ def _bytes(message: dict[str, Any], name: str) -> bytes:
 def _made(answer: dict[str, Any]) -> dict[str, Any]:
     field(answer, "name", str)
     field(answer, "num_pending", int)
+    field(answer, "config", dict)
     return answer

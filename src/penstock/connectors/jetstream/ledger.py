@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.answers import field
 from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.calls import ApiError, Calls, Stored
 from penstock.connectors.nats.client import Denied
@@ -84,7 +85,8 @@ class Ledger:
         """The partitions of a batch that somebody has begun to write, or has written, and that have no rows now."""
         asked = {"subjects_filter": f"{self.name}.{query}.{batch}.*.0"}
         try:
-            subjects = self.calls.call(f"STREAM.INFO.{self.name}", asked)["state"].get("subjects") or {}
+            state = field(self.calls.call(f"STREAM.INFO.{self.name}", asked), "state", dict)
+            subjects = field(state, "subjects", dict, {})
         except ApiError as error:
             if error.code != api.NO_STREAM:
                 raise

@@ -1,9 +1,9 @@
 """What would become of a message: which server would store it, and on which subject. Nothing is stored for that."""
 
-import json
 import time
 from typing import NamedTuple
 
+from penstock.answers import an_object, field, objects
 from penstock.connectors.nats.client import Connection
 from penstock.errors import Disconnected
 
@@ -41,6 +41,7 @@ def trace(connection: Connection, subject: str, stream: str) -> Trace | None:
 
 def _found(body: bytes, stream: str) -> Trace | None:
     """What the server that leads the stream tells; None where another one has passed the message on."""
-    told = json.loads(body)
-    stored = (event for event in told["events"] if event["type"] == "js" and event.get("stream") == stream)
-    return next((Trace(told["server"]["id"], event.get("subject", "")) for event in stored), None)
+    told = an_object(body, "JetStream")
+    stored = (e for e in objects(told, "events") if e.get("type") == "js" and e.get("stream") == stream)
+    server = field(told, "server", dict)
+    return next((Trace(field(server, "id", str), field(event, "subject", str, "")) for event in stored), None)

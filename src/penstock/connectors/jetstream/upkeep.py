@@ -62,7 +62,8 @@ class Upkeep:
         same = position.epoch == info.created  # of another life of the stream nothing can be missed
         at = position.next if same else info.first
         made = self._make(calls, info, at)
-        created = self.notes[info.name] = str(calls.call(f"CONSUMER.INFO.{info.name}.{self.name}")["created"])
+        created = field(calls.call(f"CONSUMER.INFO.{info.name}.{self.name}"), "created", str)
+        self.notes[info.name] = created
         stood = noted == created or (noted == "" and not made)
         if noted is None or stood or not same:
             return

@@ -272,9 +272,7 @@ def _one_by_one(data: bytes) -> tuple[Ints, Ints]:
     except IndexError:
         at = size + 1
     if at > size:
-        raise ProtocolError(
-            f"S2 sent {size:,} bytes of records that are cut off: {len(ends)} of them, up to byte {at:,}."
-        )
+        raise ProtocolError(f"S2 sent {size:,} bytes of records that are cut off in or behind record {len(ends)}.")
     return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
