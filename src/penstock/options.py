@@ -8,7 +8,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -32,6 +32,8 @@ from penstock.retry import Retry
 # character at all, and has no bytes.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+# Before a secret, this makes Spark hide it, whatever the option is called.
+SECRET = "secret:"
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
 
 
@@ -99,11 +101,13 @@ def option(
     env: str | None = None,
     place: bool = False,
     lines: bool = False,
+    hidden_as: str | None = None,
 ) -> Any:
     """One option: its default (none: required), what it means, an example where the name is not enough, and the
     environment variable that is asked where nothing was given. That is read on the driver: options travel.
     `place`: whether it says where the server is, which then gets to see the secrets. `lines`: whether it may have
-    several lines; no other text may hold a control character.
+    several lines; no other text may hold a control character. `hidden_as`: the name of a secret in Spark, which hides
+    by names; its own goes on working elsewhere.
     """
     if env:
         doc = f"{doc} Also from the environment variable `{env}`."
@@ -111,7 +115,7 @@ def option(
         default,
         description=doc,
         examples=[example] if example else None,
-        json_schema_extra={"env": env, "place": place, "lines": lines},
+        json_schema_extra={"env": env, "place": place, "lines": lines, "hidden_as": hidden_as},
         validate_default=False,
     )
 
@@ -126,14 +130,18 @@ class Options(BaseModel):
     @classmethod
     def parse(cls, owner: str, raw: Mapping[str, Any], ignore: Iterable[str] = ()) -> Self:
         """The options of `owner` from text. An unknown name, a wrong or a missing value is an OptionError."""
-        known = {alias(name).lower(): alias(name) for name in cls.model_fields}
-        skipped = {name.lower() for name in ignore}
-        given = {}
+        known = spellings(cls)
+        skipped, hidden = {name.lower() for name in ignore}, secrets(cls)
+        given: dict[str, Any] = {}
         for key, value in raw.items():
-            if key.lower() in known:
-                given[known[key.lower()]] = value
+            name = known.get(key.lower())
+            if name is not None:
+                if alias(name) in given:
+                    raise OptionError(f"set '{alias(name)}' or '{shown(cls, name)}', not both: they are one option.")
+                is_marked = name in hidden and isinstance(value, str)
+                given[alias(name)] = value.removeprefix(SECRET) if is_marked else value
             elif key.lower() not in skipped:
-                raise OptionError(_unknown(key, owner, known))
+                raise OptionError(_unknown(key, owner, [shown(cls, name) for name in cls.model_fields]))
         for name, field in cls.model_fields.items():
             variable = _extra(field, "env")
             elsewhere = {alias(name), alias(f"{name}_file")} & given.keys()
@@ -211,6 +219,17 @@ def secrets(model: type[Options]) -> set[str]:
     return {name for name, field in model.model_fields.items() if "SecretStr" in str(field.annotation)}
 
 
+def shown(model: type[Options], name: str) -> str:
+    """The spelling of a field that is told to users: they mostly write it in Spark."""
+    return _extra(model.model_fields[name], "hidden_as") or alias(name)
+
+
+def spellings(model: type[Options]) -> dict[str, str]:
+    """The field behind every spelling that is understood, in lower case."""
+    fields = model.model_fields
+    return {spelt.lower(): name for name in fields for spelt in (alias(name), shown(model, name))}
+
+
 def places(model: type[Options]) -> list[str]:
     """The fields that say where the server is."""
     return [name for name, field in model.model_fields.items() if _extra(field, "place")]
@@ -231,7 +250,7 @@ def _texts(value: Any) -> Iterable[str]:
 
 def table(model: type[Options]) -> list[tuple[str, str, str]]:
     """Name, default and meaning of each option, in the order of declaration."""
-    return [(alias(name), _default(field), _meaning(field)) for name, field in model.model_fields.items()]
+    return [(shown(model, name), _default(field), _meaning(name, field)) for name, field in model.model_fields.items()]
 
 
 def _default(field: FieldInfo) -> str:
@@ -249,13 +268,15 @@ def _default(field: FieldInfo) -> str:
     return str(value)
 
 
-def _meaning(field: FieldInfo) -> str:
-    return (field.description or "") + (f" Example: `{field.examples[0]}`." if field.examples else "")
+def _meaning(name: str, field: FieldInfo) -> str:
+    also = f" Outside of Spark also `{alias(name)}`." if _extra(field, "hidden_as") else ""
+    return (field.description or "") + also + (f" Example: `{field.examples[0]}`." if field.examples else "")
 
 
-def _unknown(key: str, owner: str, known: Mapping[str, str]) -> str:
+def _unknown(key: str, owner: str, names: Sequence[str]) -> str:
+    known = {name.lower(): name for name in names}
     close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
-    hint = f"Did you mean '{known[close[0]]}'?" if close else f"It takes: {', '.join(sorted(known.values()))}."
+    hint = f"Did you mean '{known[close[0]]}'?" if close else f"It takes: {', '.join(sorted(names))}."
     return f"unknown option '{key}' for {owner}. {hint}"
 
 

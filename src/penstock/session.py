@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OptionError
 
@@ -27,6 +27,16 @@ ON_ONE_MACHINE = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+REDACTION = "spark.sql.redaction.options.regex"
+# What slips by Spark's own words for secrets: names that are not those in the documentation, and addresses with a user.
+HIDES = "(?i:seed|encryption.?key|credential|://[^/@]*@)"
+
+
+def hide_secrets(spark: Any) -> None:
+    """Let a session hide more of the options that it shows in plans, besides what it hides already."""
+    given = spark.conf.get(REDACTION)
+    if HIDES not in given:
+        spark.conf.set(REDACTION, f"{given}|{HIDES}")
 
 
 def require_java() -> str:
@@ -80,6 +90,7 @@ def local_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
+    hide_secrets(session)
     return session
 
 

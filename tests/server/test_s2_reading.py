@@ -257,7 +257,7 @@ def test_an_encrypted_stream_is_written_and_read_with_its_key_alone() -> None:
         S2Admin(server).make("secret")
         write(server, values(0, 10), stream="secret", **key)
         assert [row["value"] for row in read(server, "secret", **key)] == [b"%d" % i for i in range(10)]
-        with pytest.raises(ConnectError, match=r"S2 cannot decrypt the stream.*Check encryptionKey"):
+        with pytest.raises(ConnectError, match=r"S2 cannot decrypt the stream.*Check encryptionSecret"):
             read(server, "secret", **other)
 
 
@@ -397,7 +397,7 @@ def test_token_and_key_never_show(s2: Server) -> None:
     with pytest.raises(OptionError) as wrong:
         S2Streams.parse({"basin": "some-basin", "streams": "x", "encryptionKey": "not base64!"})
     assert "not base64!" not in str(wrong.value)
-    assert "encryptionKey must be base64" in str(wrong.value)
+    assert "encryptionSecret must be base64" in str(wrong.value)
 
 
 def test_the_token_may_come_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

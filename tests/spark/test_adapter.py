@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nkeys
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -16,9 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from harness import Admin
 from journal import Journal, JournalLog
 from penstock.connectors import FORMATS, connector
-from penstock.connectors.jetstream import JetStream
-from penstock.embedded import NatsServer, free_port
-from penstock.options import alias, secrets
+from penstock.embedded import NatsServer
 
 GOLDEN = Path(__file__).parent.parent / "checkpoints" / "v0.1" / "jetstream"
 
@@ -177,49 +174,6 @@ def test_a_checkpoint_of_version_0_1_is_read_for_ever(
     [batch] = run(frame, tmp_path / "c")
     assert batch.numInputRows == 20
     assert json.loads(batch.sources[0].startOffset)["next"] == {"GOLDEN": 41}
-
-
-def _secret(name: str) -> str:
-    """A value that the server ignores or accepts, and that would be found in any text."""
-    seed = nkeys.encode_seed(b"0123456789abcdef0123456789abcdef", nkeys.PREFIX_BYTE_USER).decode()
-    if name == "nkey_seed":
-        return seed
-    return f"-----BEGIN\neyJh.eyJi.c2ln\n------\n-----\n{seed}\n------" if name == "credentials" else "hunter2-s3cr3t"
-
-
-@pytest.mark.parametrize("name", sorted(secrets(JetStream.options_type)))
-def test_no_secret_shows_in_plans_progress_or_errors(
-    name: str, spark: SparkSession, nats: NatsServer, admin: Admin, stream: str, tmp_path: Path
-) -> None:
-    admin.create(stream)
-    admin.numbers(stream, 3)
-    value = _secret(name)
-    needles = [line for line in value.splitlines() if not line.startswith("-")]
-    given = {"servers": nats.url, "stream": stream, "startingOffsets": "earliest", alias(name): value}
-    frame = spark.read.format("jetstream").options(**given).load()
-    shown = frame._jdf.queryExecution().toString() + str(frame) + repr(frame.schema.json())
-    streaming = spark.readStream.format("jetstream").options(**given).load()
-    query = streaming.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
-    query = query.trigger(availableNow=True).start()
-    query.awaitTermination()
-    assert sum(p.numInputRows for p in query.recentProgress) == 3
-    shown += query._jsq.explainInternal(True) + "".join(p.json for p in query.recentProgress)
-    shown += "".join(f.read_text() for f in (tmp_path / "c" / "offsets").iterdir() if not f.name.startswith("."))
-    for wrong in (
-        {"servers": f"nats://127.0.0.1:{free_port()}"},
-        {"stream": "NOSUCH"},
-        {"maxRecords": "many"},
-        {"x": "1"},
-    ):
-        with pytest.raises(PySparkException) as caught:
-            spark.read.format("jetstream").options(**(given | wrong)).load()
-        shown += str(caught.value)
-    options = ", ".join(f"`{k}` '{v}'" for k, v in given.items())
-    with pytest.raises(PySparkException, match="is a secret, and CREATE TABLE would write it") as caught:
-        spark.sql(f"CREATE TABLE no_secrets_{name} USING jetstream OPTIONS ({options})")
-    shown += str(caught.value).partition("== SQL")[0]
-    for needle in needles:
-        assert needle not in shown
 
 
 @pytest.mark.parametrize(

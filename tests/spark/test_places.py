@@ -136,3 +136,12 @@ def test_spark_connect_reads_every_row_once(options: dict[str, str], tmp_path: P
     job.run(PYSPARK_PYTHON=sys.executable)
     assert sorted(job.values()) == list(range(5_000))
     assert '{"rows": 5000}' in job.log.read_text()
+
+
+def test_spark_connect_is_told_no_secret_that_it_would_write_down(options: dict[str, str], tmp_path: Path) -> None:
+    job = Job(tmp_path, options | {"user": "ann", "password": "hunter2"}, remote="local[2]", batch=True)
+    with job.running(PYSPARK_PYTHON=sys.executable) as process:
+        assert process.wait(180) != 0
+    said = " ".join(job.log.read_text().split())
+    assert "Spark Connect writes what a query is made of into its event log" in said
+    assert "Name a file on its server in 'passwordFile'" in said

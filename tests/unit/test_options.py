@@ -17,7 +17,7 @@ from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats.dial import Address, address
 from penstock.connectors.s2 import S2Streams
 from penstock.errors import OptionError
-from penstock.options import Options, alias, option, secrets, table
+from penstock.options import Options, alias, option, secrets, shown, table
 
 NAMES = [
     "servers", "stream", "streamPattern", "discoveryInterval", "subjects", "startingOffsets", "startingTimestamp",
@@ -83,7 +83,8 @@ def test_every_promised_option_exists(name: str) -> None:
 
 def test_every_option_has_its_documentation() -> None:
     rows = table(JetStreamOptions)
-    assert [name for name, _, _ in rows] == [alias(field) for field in JetStreamOptions.model_fields]
+    assert [name for name, _, _ in rows] == [shown(JetStreamOptions, field) for field in JetStreamOptions.model_fields]
+    assert "Outside of Spark also `nkeySeed`." in {name: doc for name, _, doc in rows}["nkeySecret"]
     assert [name for name, _, doc in rows if len(doc.strip()) < 5 or not doc.rstrip("`.").strip()] == []
     assert len(rows) >= len(NAMES)
 
@@ -374,14 +375,33 @@ def test_the_secrets_are_known() -> None:
 def test_a_secret_is_never_shown(name: str) -> None:
     options = parse(**{alias(name): SECRET})
     again = pickle.loads(pickle.dumps(options))
-    shown = [
+    texts = [
         repr(options), str(options), f"{options}", f"{options!r}", f"{options.__dict__}", repr(again), str(again),
         options.model_dump_json(), str(options.model_dump()), str(options.model_dump(mode="json")),
         str(list(options.__rich_repr__())), repr([options]), str({"options": options}),
         repr(options.narrowed(("a",))),
     ]  # fmt: skip
-    assert [text for text in shown if SECRET in text] == []
+    assert [text for text in texts if SECRET in text] == []
     assert options.reveal(name) == again.reveal(name) == SECRET, "hidden, but there"
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_may_be_marked_and_has_the_name_that_spark_hides(name: str) -> None:
+    for spelt in (alias(name), shown(JetStreamOptions, name)):
+        assert parse(**{spelt: SECRET}).reveal(name) == SECRET
+        assert parse(**{spelt.upper(): f"secret:{SECRET}"}).reveal(name) == SECRET
+    assert parse(user="secret:ann").user == "secret:ann", "only secrets are marked"
+
+
+@pytest.mark.parametrize("name", ["nkey_seed", "credentials"])
+def test_a_secret_under_both_of_its_names_is_refused(name: str) -> None:
+    spelt = shown(JetStreamOptions, name)
+    said = refusal(**{alias(name): SECRET, spelt: SECRET})
+    assert said == f"set '{alias(name)}' or '{spelt}', not both: they are one option."
+
+
+def test_a_misspelt_secret_gets_the_name_that_spark_hides() -> None:
+    assert refusal(nkeySecrt=SECRET) == "unknown option 'nkeySecrt' for jetstream. Did you mean 'nkeySecret'?"
 
 
 @pytest.mark.parametrize("name", SECRETS)

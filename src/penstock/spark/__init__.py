@@ -4,6 +4,8 @@ Spark creates readers and writers all the time and in several processes, so cons
 a Source or Sink is opened when first needed and never travels. Only ranges and receipts do.
 """
 
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from penstock.contract import Origin, Predicate, ReadOptions, Sink, Source
 from penstock.errors import OptionError
-from penstock.options import Options, alias
+from penstock.options import SECRET, Options, alias, secrets, shown, spellings
 from penstock.retry import at_once
 from penstock.spark.reading import BatchReader, PushingReader, StreamReader
 from penstock.spark.tables import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
@@ -23,6 +25,9 @@ from penstock.spark.writing import BatchWriter, StreamWriter
 
 # What Spark itself puts among a user's options, and no connector means anything by.
 SPARKS_OWN = ("checkpointLocation", "queryName")
+# Where Spark shows options, it hides those whose name or value has one of these words, in every session of 4.2 and 4.3.
+# Settings of a session may add to them, but a data source has no say in these.
+HIDDEN = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 
 class Connector(spark.DataSource):
@@ -90,6 +95,8 @@ class Connector(spark.DataSource):
         given = dict(self.options) if creating is None else creating
         models = [model for model in (self.options_type, self.sink_options_type) if model is not None]
         other = () if creating is None or self.sink_options_type is None else self.sink_options_type.model_fields
+        for model in models:
+            _refuse_shown(model, given)
         options = self._parse(self.options_type, given, ignore=tuple(map(alias, other)))
         source = self.open_source(options)
         try:
@@ -167,6 +174,8 @@ class Connector(spark.DataSource):
             given = recall(schema, model, given)
         if not {name.lower() for name in given} - {name.lower() for name in SPARKS_OWN}:
             raise OptionError(_no_options(self.format, writing=model is not self.options_type))
+        if model is not None:
+            _refuse_shown(model, given)
         return self._parse(model, given)
 
     @classmethod
@@ -186,6 +195,29 @@ class Connector(spark.DataSource):
         if "path" in given:
             raise OptionError(f"{cls.format} takes no path in load() or save(): give it as an option.")
         return model.parse(cls.format, given, ignore=(*SPARKS_OWN, *ignore))
+
+
+def _refuse_shown(model: type[Options], given: Mapping[str, str]) -> None:
+    """Refuse a secret that Spark would not hide, before there is a plan to show it in."""
+    known, hidden = spellings(model), secrets(model)
+    # Only sessions of Spark Connect have such an id: they keep what their users upload apart from one another.
+    is_connect = os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default") != "default"
+    for key, value in given.items():
+        name = known.get(key.lower())
+        if name not in hidden:
+            continue
+        if is_connect:
+            raise OptionError(
+                f"Spark Connect writes what a query is made of into its event log and web pages, and hides no option "
+                f"there: not '{shown(model, name)}' either. Name a file on its server in '{alias(name)}File', and give "
+                "out another secret, as this one has been written down."
+            )
+        if not HIDDEN.search(key) and not value.startswith(SECRET):
+            raise OptionError(
+                f"Spark would show the option '{alias(name)}' in plans, errors and logs. Give it as "
+                f"'{shown(model, name)}', or begin its value with '{SECRET}': both are hidden. Or name a file in "
+                f"'{alias(name)}File'."
+            )
 
 
 def _no_options(format: str, *, writing: bool) -> str:

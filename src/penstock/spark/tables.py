@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import AtomicType, StructField, StructType
 
 from penstock.errors import OptionError
-from penstock.options import Options, alias, places, secrets
+from penstock.options import Options, alias, places, secrets, shown, spellings
 from penstock.record import listed
 from penstock.spark.writing import BatchWriter, Done
 
@@ -35,13 +35,13 @@ def given_to_create(options: Mapping[str, str]) -> dict[str, str] | None:
 
 def remember(schema: StructType, given: Mapping[str, str], models: Iterable[type[Options]]) -> StructType:
     """`schema` with the options in a field of it. Secrets are refused: the catalog is no place for them."""
-    hidden = {alias(name).lower(): alias(name) for model in models for name in secrets(model)}
-    for key in given:
-        if key.lower() in hidden:
-            name = hidden[key.lower()]
+    for model in models:
+        known, hidden = spellings(model), secrets(model)
+        for name in (known[key.lower()] for key in given if known.get(key.lower()) in hidden):
             raise OptionError(
-                f"option '{name}' is a secret, and CREATE TABLE would write it into the catalog. Give '{name}File' "
-                f"instead, or the option with each query: SELECT ... FROM t WITH ('{name}' = ...)."
+                f"option '{shown(model, name)}' is a secret, and CREATE TABLE would write it into the catalog. Give "
+                f"'{alias(name)}File' instead, or the option with each query: "
+                f"spark.read.option('{shown(model, name)}', ...).table(...)."
             )
     # Spark parses the note, and can do so with every simple type. A table has such a column, at least in its key.
     at = next(i for i, field in enumerate(schema.fields) if isinstance(field.dataType, AtomicType))

@@ -26,10 +26,15 @@ class NatsOptions(Options):
     password_file: Path | None = option(None, doc="File that holds the password.")
     token: SecretStr | None = option(None, doc="Token.")
     token_file: Path | None = option(None, doc="File that holds the token.")
-    nkey_seed: SecretStr | None = option(None, doc="Seed of an NKey (`SU...`); needs the extra `nats`.")
+    nkey_seed: SecretStr | None = option(
+        None, doc="Seed of an NKey (`SU...`); needs the extra `nats`.", hidden_as="nkeySecret"
+    )
     nkey_seed_file: Path | None = option(None, doc="File that holds the seed of an NKey.")
     credentials: SecretStr | None = option(
-        None, doc="Content of a `.creds` file, JWT and seed; needs the extra `nats`.", lines=True
+        None,
+        doc="Content of a `.creds` file, JWT and seed; needs the extra `nats`.",
+        lines=True,
+        hidden_as="credentialsSecret",
     )
     credentials_file: Path | None = option(None, doc="A `.creds` file.", example="/etc/nats/spark.creds")
     tls: bool = option(False, doc="Insist on TLS. It is used anyway where the server asks for it or for `tls://`.")

@@ -323,7 +323,7 @@ def refused(status: int, answer: dict[str, Any]) -> PenstockError:
     if status == 401 or error.code == "permission_denied":
         return ConnectError(f"S2 refuses the access token: {error}. Check accessToken, and what it allows.")
     if error.code == "decryption_failed":
-        return ConnectError(f"S2 cannot decrypt the stream: {error}. Check encryptionKey.")
+        return ConnectError(f"S2 cannot decrypt the stream: {error}. Check encryptionSecret.")
     return error
 
 

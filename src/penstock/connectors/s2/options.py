@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, SecretStr, model_validator
 from penstock import ddl, templates
 from penstock.contract import ReadOptions, WriteOptions
 from penstock.errors import OptionError
-from penstock.options import Bytes, Count, Csv, Options, Seconds, alias, option
+from penstock.options import Bytes, Count, Csv, Options, Seconds, alias, option, shown
 from penstock.retry import Retry
 
 CLOUD_BASIN, CLOUD_ACCOUNT = "https://{basin}.b.s2.dev", "https://a.s2.dev"
@@ -37,7 +37,9 @@ class S2Options(Options):
         env="S2_BASIN_ENDPOINT",
         place=True,
     )
-    encryption_key: SecretStr | None = option(None, doc="Key of streams that are encrypted, in base64.")
+    encryption_key: SecretStr | None = option(
+        None, doc="Key of streams that are encrypted, in base64.", hidden_as="encryptionSecret"
+    )
     encryption_key_file: Path | None = option(None, doc="File that holds the key.")
     compression: Literal["none", "gzip", "zstd"] = option(
         "none", doc="How records travel; `zstd` needs the extra `s2`."
@@ -90,7 +92,7 @@ class S2Options(Options):
         value = self.reveal(name)
         why = None if value is None else _unfit(name, value)
         if why:
-            raise OptionError(f"{why}. It comes from {alias(name)} or {alias(name)}File.")
+            raise OptionError(f"{why}. It comes from {shown(S2Options, name)} or {alias(name)}File.")
         return value
 
     def base(self) -> str:
@@ -120,11 +122,11 @@ def _unfit(name: str, value: str) -> str | None:
     """Why a secret can be no header, without the secret."""
     if name == "access_token":
         fits = re.fullmatch(r"[!-~]+", value)
-        return None if fits else f"{alias(name)} must be plain ASCII without spaces or line breaks"
+        return None if fits else f"{shown(S2Options, name)} must be plain ASCII without spaces or line breaks"
     try:
         base64.b64decode(value, validate=True)
     except (ValueError, binascii.Error):
-        return f"{alias(name)} must be base64"
+        return f"{shown(S2Options, name)} must be base64"
     return None
 
 
