@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.columns import cuts, sizes
+from penstock.offsets import Range
 from penstock.record import HEADERS, TIMESTAMP
+from penstock.spark.reading import _packed
 
 SCHEMA = pa.schema(
     [
@@ -52,3 +54,27 @@ def test_pieces_hold_every_row_once_and_as_many_as_fit(size: list[int], most: in
     for low, high in found:
         assert high == low + 1 or sum(size[low:high]) <= most
         assert high == len(size) or sum(size[low : high + 1]) > most
+
+
+class Held:
+    """Rows as they arrived."""
+
+    def __init__(self, batches: list[pa.RecordBatch]):
+        self.batches = batches
+
+    def ship(self, span: Range) -> list[pa.RecordBatch]:
+        return self.batches
+
+
+def test_rows_travel_in_pieces_that_do_not_depend_on_how_they_arrived() -> None:
+    size = [3 << 20, 3 << 20, 3 << 20, 1, 20 << 20, 1, 5 << 20, 2 << 20]
+    schema = pa.schema([("value", pa.binary()), ("n", pa.int64())])
+    whole = pa.record_batch({"value": [b"x" * length for length in size], "n": range(len(size))}, schema=schema)
+    spans = (Range("subjects", 1, 9),)
+    pieces = list(_packed(schema, Held([whole]), spans))
+    rows = [pa.ipc.open_stream(piece).read_all()["n"].to_pylist() for piece in pieces]
+    assert rows == [[0, 1], [2, 3], [4], [5, 6, 7]]
+    assert list(_packed(schema, Held([]), spans)) == []
+    parts = [whole.slice(0, 1), whole.slice(1, 5), whole.slice(6)]
+    again = [pa.ipc.open_stream(piece).read_all()["n"].to_pylist() for piece in _packed(schema, Held(parts), spans)]
+    assert again == rows
