@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from jetstream_tools import until
+from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 from sink_tools import Stopped, batch, batches, bodies, commit, count, dies_after, stored, write
 
@@ -18,7 +20,7 @@ from harness import Admin, server, server_binary
 from penstock.connectors.jetstream import JetStream, ledger
 from penstock.connectors.jetstream.sink import JetStreamSink
 from penstock.contract import Origin, Receipt
-from penstock.embedded import NatsServer
+from penstock.embedded import NatsServer, free_port
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
 from penstock.spark.writing import Done
 
@@ -313,3 +315,19 @@ def test_a_commit_gives_up_after_the_time_that_was_given(own: tuple[NatsServer, 
     with pytest.raises(PenstockError, match=r"finishing a batch failed \d+ times in 1s: no NATS server answers"):
         writer.commit(done, 0)
     assert 0.9 < time.monotonic() - before < 4
+
+
+@pytest.mark.parametrize("batch_number", [0, 1])
+def test_a_wrong_address_is_told_at_once(batch_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has never reached the server does not wait for it: neither df.write nor the first batches of a query."""
+    connector = JetStream({"servers": f"nats://127.0.0.1:{free_port()}", "subject": "a"})
+    local = {"sql.streaming.queryId": "q", "streaming.sql.batchId": str(batch_number)}
+    task = SimpleNamespace(getLocalProperty=local.get, partitionId=lambda: 0)
+    monkeypatch.setattr(TaskContext, "get", lambda: task)
+    words = r"no NATS server answers \(127\.0\.0\.1:\d+: Connection refused\)\. Check the option 'servers'"
+    before = time.monotonic()
+    with pytest.raises(ConnectError, match=words):
+        connector.writer(VALUE, overwrite=False)
+    with pytest.raises(ConnectError, match=words):
+        connector.streamWriter(VALUE, overwrite=False).write(iter([batch([b"a"])]))
+    assert time.monotonic() - before < 2

@@ -291,6 +291,7 @@ def test_a_row_over_max_payload_is_refused_with_its_size(admin: Admin, nats: Nat
         ({"value": pa.array(["a"])}, {"subject": "a.{region"}, "braces must come in pairs"),
         ({"value": pa.array(["a"])}, {"subject": "a..b"}, "option 'subject' has 'a..b', which has an empty token"),
         ({"value": pa.array(["a"])}, {"subject": "a", "publishMod": "fast"}, "Did you mean 'publishMode'"),
+        ({"value": pa.array(["a"])}, {"STREAM": "ORDERS"}, "set 'subject' to one that stream 'ORDERS' takes, or add"),
         ({"value": pa.array(["a"])}, {"subject": "a", "ledger": "a.b"}, "option 'ledger' must be a stream's name"),
     ],
 )  # fmt: skip

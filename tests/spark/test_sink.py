@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from harness import Admin
 from penstock.connectors.jetstream import JetStream
-from penstock.embedded import NatsServer
+from penstock.embedded import NatsServer, free_port
 from penstock.offsets import Range
 from spark.jobs import Job, jvm, kill, task_workers, wait
 
@@ -138,3 +138,15 @@ def test_what_cannot_be_written_is_said_in_a_sentence(
     subject = f"if(extra = 2, '{stream} x', '{stream}.x') AS subject"
     with pytest.raises(PySparkException, match=r"row 2 of partition 0 of batch 0 has the subject .*which has a space"):
         rows.selectExpr("value", subject).write.format("jetstream").options(**where).mode("append").save()
+
+
+def test_a_wrong_port_is_told_long_before_reconnect_timeout(spark: SparkSession, tmp_path: Path) -> None:
+    where = {"servers": f"nats://127.0.0.1:{free_port()}", "subject": "a", "reconnectTimeout": "10m"}
+    words = r"no NATS server answers .*Connection refused.*option 'servers'"
+    once = spark.range(3).selectExpr("string(id) AS value").write.format("jetstream").options(**where).mode("append")
+    with pytest.raises(PySparkException, match=words):
+        once.save()
+    rows = spark.readStream.format("rate").load().selectExpr("string(value) AS value")
+    query = rows.writeStream.format("jetstream").options(**where).option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(PySparkException, match=words):
+        query.awaitTermination(300)

@@ -1,13 +1,15 @@
 """What a user may set to read and to write JetStream."""
 
 import re
-from typing import Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Self
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
 from penstock.connectors.nats.options import NatsOptions, PublishOptions
 from penstock.connectors.nats.subjects import check_filters, problem
 from penstock.contract import ReadOptions, WriteOptions
+from penstock.errors import OptionError
 from penstock.options import Bytes, Count, Csv, Seconds, alias, option
 
 
@@ -151,6 +153,18 @@ class JetStreamSinkOptions(NatsOptions, PublishOptions, WriteOptions):
         doc="The stream in which attempts to write are noted, so that `exactly_once` holds after any downtime; made if "
         "it is missing. `none`: rows are known again only within the duplicate window of the stream written to.",
     )
+
+    @classmethod
+    def parse(cls, owner: str, raw: Mapping[str, Any], ignore: Iterable[str] = ()) -> Self:
+        """As any options are; `stream` is a slip that has an answer of its own."""
+        for key, value in raw.items():
+            if key.lower() == "stream":
+                raise OptionError(
+                    "option 'stream' is for reading. A row is written to a subject, and the stream that takes it "
+                    f"stores it: leave 'stream' out, and set 'subject' to one that stream '{value}' takes, or add a "
+                    f"column 'subject'. Which it takes: nats stream info {value}"
+                )
+        return super().parse(owner, raw, ignore)
 
     @field_validator("subject")
     @classmethod
