@@ -18,10 +18,10 @@ from penstock.offsets import (
     Offsets,
     Position,
     Range,
+    Tally,
     advance,
     decode,
     encode,
-    locate,
     lost,
     settle,
     share,
@@ -39,6 +39,8 @@ LOOK_AT_LEAST = 2.0
 
 # A source may pay for each position that it counts from: beyond so many cuts, those between lie evenly.
 EXACT_CUTS = 64
+# So few rows are cut exactly where the limits ask for it.
+FEW_ROWS = 1000
 
 
 class Planner:
@@ -252,20 +254,20 @@ class Planner:
         counting = counting and (ahead > most or at_least > 1 or (limit is not None and ahead > limit))
         counted = {s: self._counts(s, [span.start, span.end]) if counting else None for s, span in spans.items()}
         rows = {s: c[0] - c[1] if (c := counted[s]) else len(span) for s, span in spans.items()}
-        counters = {s: partial(self._count, s) for s in sorted(spans) if counted[s]}
+        tallies = {s: Tally(partial(self._count, s), spans[s], rows[s]) for s in sorted(spans) if counted[s]}
         try:
             if limit is not None and sum(rows.values()) > limit:
                 given = share(rows, limit)
                 lengths = {s: len(span) if given[s] == rows[s] else given[s] for s, span in spans.items()}
-                for shard, count in counters.items():
+                for shard, tally in tallies.items():
                     if given[shard] < rows[shard]:
-                        lengths[shard] = locate(count, spans[shard], [given[shard]])[0] - spans[shard].start
+                        lengths[shard] = tally.locate([given[shard]])[0] - spans[shard].start
                 end, rows = advance(start, bounds, lengths), given
             per_task = _per_task(rows, most, at_least)
             cuts = {}
-            for shard, count in counters.items():
-                span = Range(shard, start[shard].next, end[shard].next)
-                cuts[shard] = _cuts(count, span, rows[shard], -(-rows[shard] // per_task))
+            for shard, tally in tallies.items():
+                parts, slack = _parts(rows[shard], per_task, most)
+                cuts[shard] = _cuts(tally, end[shard].next, rows[shard], parts, slack)
         except _UncountableError:
             return self._plan(start, bounds, max_rows, max_bytes, counting=False)
         return end, {"perTask": per_task, **({"cuts": cuts} if cuts else {})}
@@ -285,13 +287,28 @@ def _new_life(before: Position, after: Position) -> bool:
     return bool(before.epoch) and before.epoch != after.epoch
 
 
-def _cuts(count: Callable[[Sequence[int]], Sequence[int]], span: Range, rows: int, parts: int) -> list[int]:
-    """The inner positions that cut `span` into `parts` of equal rows, give or take a few where there are many."""
+def _parts(rows: int, per_task: int, most: int) -> tuple[int, int]:
+    """How many tasks, and by how many rows each cut may be off its place: no task may get more than `most`.
+
+    To be exact takes many counts. So a batch of many rows that would fill its tasks to the last row gets a few more.
+    """
+    parts = -(-rows // per_task)
+    if rows > FEW_ROWS and rows > 0.96 * most * parts:
+        parts = -(-rows // int(0.95 * most))
+    part = rows / max(1, parts)
+    return parts, int(max(0, min(0.25 * part, (most - part) / 2)))
+
+
+def _cuts(tally: Tally, end: int, rows: int, parts: int, slack: int) -> list[int]:
+    """The inner positions that cut a span up to `end` into `parts` of about equal rows: within a tenth if that is
+    easily found, and within the slack.
+    """
     anchors = min(parts, EXACT_CUTS)
-    found = locate(count, span, [rows * part // anchors for part in range(1, anchors)])
+    targets = [rows * part // anchors for part in range(1, anchors)]
+    found = tally.locate(targets, min(slack, rows // (10 * max(1, parts))), slack)
     if anchors == parts:
         return found
-    edges = [span.start, *found, span.end]
+    edges = [tally.span.start, *found, end]
     at = [anchors * part / parts for part in range(1, parts)]
     return [edges[int(x)] + int((edges[int(x) + 1] - edges[int(x)]) * (x % 1)) for x in at]
 

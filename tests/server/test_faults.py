@@ -222,6 +222,29 @@ def test_a_server_that_is_restarted_in_the_middle_of_a_range_costs_no_row(
         assert read == list(range(COUNT))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_task_waits_for_a_server_that_is_away_for_longer_than_a_moment(
+    folder: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`reconnectTimeout` is for tasks, too."""
+    small_pulls(monkeypatch, 300)
+    with server(folder) as (running, admin):
+        admin.create("S")
+        admin.publish(("S.n", b"%d " % i + FILLER) for i in range(COUNT))
+        with opened(running.url, stream="S", readEngine=engine, reconnectTimeout="30s") as source:
+            reading = source.read(whole(source, "S"))
+            read = ids(next(reading))
+            running.stop()
+            back = threading.Timer(5, running.start)
+            back.start()
+            try:
+                for rows in reading:
+                    read += ids(rows)
+            finally:
+                back.join(20)
+        assert read == list(range(COUNT))
+
+
 def test_the_driver_waits_for_a_server_that_is_away_for_longer_than_a_moment(folder: Path) -> None:
     with server(folder) as (running, admin):
         admin.create("S")
@@ -340,6 +363,25 @@ def test_a_batch_is_planned_where_the_stream_has_few_consumers_left(
         assert len(tasks) == 8
         assert numbers(table(source, *(span for task in tasks for span in task))) == list(range(0, 1000, 2))
     assert consumers(admin, stream) == 0, "the consumers made for counting are gone"
+
+
+def test_a_batch_is_counted_with_consumers_where_direct_get_is_not_permitted(folder: Path) -> None:
+    config = f"""
+    jetstream {{ store_dir: "{folder / "data"}" }}
+    accounts {{ A {{ jetstream: enabled, users: [
+      {{ user: admin, password: a }},
+      {{ user: reader, password: r, permissions: {{ publish: {{ deny: "$JS.API.DIRECT.>" }} }} }} ] }} }}"""
+    with NatsServer(folder, config=config) as running:
+        admin = Admin(running.url, user="admin", password="a")
+        admin.create("S")
+        admin.publish((f"S.{'ab'[i % 2]}", str(i).encode()) for i in range(1000))
+        options = {"user": "reader", "password": "r", "subjects": "S.a", "minPartitions": 4}
+        with opened(running.url, stream="S", **options) as source:
+            plan = Planner(source, source.options, "earliest")
+            end = plan.next(plan.next(plan.initial(), None), 100)
+            assert end["next"]["S"] in (200, 201)
+            assert len(end["cuts"]["S"]) == 3
+        admin.close()
 
 
 @pytest.mark.parametrize("idle", [1, 5])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.contract import ReadOptions
 from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError
-from penstock.offsets import Bound, Bounds, Offsets, Position, Range, decode, encode
+from penstock.offsets import Bound, Bounds, Offsets, Position, Range, Tally, decode, encode
 from penstock.plan import EXACT_CUTS, LOOK_AT_LEAST, Planner, _cuts
 from penstock.retry import Retry
 
@@ -660,7 +660,7 @@ def test_many_cuts_are_counted_at_few_places() -> None:
         asked.append(len(positions))
         return [(100_000 - p) // 10 for p in positions]
 
-    cuts = _cuts(count, Range("s", 0, 100_000), 10_000, 1000)
+    cuts = _cuts(Tally(count, Range("s", 0, 100_000), 10_000), 100_000, 10_000, 1000, 1)
     assert len(cuts) == 999
     assert cuts == sorted(cuts)
     assert max(asked) <= EXACT_CUTS + 1

@@ -46,6 +46,7 @@ class JetStreamSource:
         self._known: set[str] = set()  # the streams that the query reads, in this run or from its checkpoint
         self._upkeep = Upkeep(options)
         self._warned = False
+        self._may_count_direct = True
 
     def check(self) -> None:
         """Refuse what is not there or cannot be read."""
@@ -315,13 +316,16 @@ class JetStreamSource:
         self, calls: Calls, info: api.StreamInfo, filters: Sequence[str], positions: Sequence[int]
     ) -> Sequence[int] | None:
         if self.options.read_engine == "direct" or info.retention != "limits":
-            total = [0] * len(positions)
-            for text in filters or (">",):
-                counted = calls.direct_counts(info.name, text, positions)
-                if counted is None:
-                    return None
-                total = [a + b for a, b in zip(total, counted, strict=True)]
-            return total
+            return self._count_direct(calls, info, filters, positions)
+        try:
+            if self._may_count_direct and self._suits_direct(calls, info, filters):
+                counted = self._count_direct(calls, info, filters, positions)
+                if counted is not None:
+                    return counted
+        except Denied:
+            self._may_count_direct = False
+            self._drop()
+            calls = self._open()
         try:
             return calls.counts(info.name, [api.reader(at, filters, info.name, info.most_idle) for at in positions])
         except ApiError:
@@ -330,6 +334,23 @@ class JetStreamSource:
         except Denied:
             self._drop()
             return None
+
+    def _suits_direct(self, calls: Calls, info: api.StreamInfo, filters: Sequence[str]) -> bool:
+        """Whether DIRECT.GET counts for less than a consumer does, and as well: replicas may lag behind each other."""
+        if self.options.read_engine != "auto" or not info.allow_direct:
+            return False
+        return info.replicas == 1 and len(filters) <= 1 and calls.connection.version() >= (2, 11)
+
+    def _count_direct(
+        self, calls: Calls, info: api.StreamInfo, filters: Sequence[str], positions: Sequence[int]
+    ) -> Sequence[int] | None:
+        total = [0] * len(positions)
+        for text in filters or (">",):
+            counted = calls.direct_counts(info.name, text, positions)
+            if counted is None:
+                return None
+            total = [a + b for a, b in zip(total, counted, strict=True)]
+        return total
 
 
 def _bound(info: api.StreamInfo) -> Bound:
