@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, until
+from jetstream_tools import Query, opened, until
 from proxy import Proxy
 from sink_tools import HEADERS, batch, bodies, count, stored
 
@@ -332,3 +332,32 @@ def test_headers_that_command_are_left_out_unless_an_option_says_so(
     assert len(bodies(admin, stream)) == 6
     publish(nats.url, rows, subject=f"{stream}.x", commandHeaders="true")
     assert stored(admin, stream) == [(f"{stream}.x", b"a", {"Nats-Rollup": b"all", "Own": b"1"})]
+
+
+def test_a_subject_that_the_account_maps_is_read_by_what_it_is_mapped_to(folder: Path) -> None:
+    """The server maps before it delivers or stores: nobody who listens or captures ever sees the subject of before."""
+    mapping = 'mappings: { "in.*": "out.{{wildcard(1)}}" }'
+    users = "users: [ { user: u, password: p } ]"
+    config = f"""
+    jetstream {{ store_dir: "{folder / "data"}" }}
+    accounts {{ A {{ jetstream: enabled, {mapping}, {users} }} }}"""
+    who = {"user": "u", "password": "p"}
+    with NatsServer(folder, config=config) as running:
+        kept = captured(running.url, subjects="out.>", **who)
+        kept.bounds()
+        with (
+            listening(running.url, subjects="out.>", **who) as mapped,
+            listening(running.url, subjects="in.>", **who) as never,
+        ):
+            publish(running.url, batch(count(0, 5)), subject="in.7", **who)
+            assert {row["subject"] for row in arrived(mapped, 5)} == {"out.7"}
+            assert never.held.next == never.held.first
+        bound = kept.bounds()["PENSTOCK_CAPTURE"]
+        rows = [row for b in kept.read(Range("PENSTOCK_CAPTURE", 1, bound.next, bound.epoch)) for row in b.to_pylist()]
+        assert [row["subject"] for row in rows] == ["out.7"] * 5
+        kept.close()
+        with (
+            opened(running.url, stream="PENSTOCK_CAPTURE", subjects="in.>", **who) as source,
+            pytest.raises(OptionError, match=r"no message can match 'in\.>': the stream takes out\.>"),
+        ):
+            source.check()
