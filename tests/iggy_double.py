@@ -38,6 +38,9 @@ class Partition:
     next: int = 0
     offsets: dict[bytes, int] = field(default_factory=dict)
 
+    def purge(self) -> None:
+        self.messages, self.next, self.offsets = [], 0, {}
+
     def append(self, message: Message) -> None:
         message.offset, message.time = self.next, time.time_ns() // 1000
         self.next += 1
@@ -70,8 +73,11 @@ class Refused(Exception):  # noqa: N818 - an answer, not a mistake of the double
 
 class IggyDouble:
     """A server on a free port. `faults` are what befalls sends, in turn: lose_reply (appended, then the connection is
-    cut), lose_request (cut before), transient (57, as long as it is asked again), refuse:CODE, hang (no answer).
-    `poll_faults` the same for polls: cut.
+    cut), lose_request (cut before), transient (57, as long as it is asked again), refuse:CODE, hang (no answer),
+    late:SECONDS (cut, and appended so much later), freeze:SECONDS (nobody is answered for so long, and the request is
+    appended a moment after that). `poll_faults` the same for polls: cut, empty (as if it could not read), skip:COUNT
+    (it cannot read the first few), hole:COUNT (a few in the middle). `narrow`: a poll sees only as many offsets as it
+    asks for messages.
     """
 
     def __init__(self, username: str = "iggy", password: str = "iggy", token: str = "pat", port: int = 0):
@@ -80,7 +86,10 @@ class IggyDouble:
         self.streams: dict[int, Stream] = {}
         self.faults: list[str] = []
         self.poll_faults: list[str] = []
-        self.polls = self.sends = 0
+        self.polls = self.sends = self.polled = 0
+        self.narrow = False
+        self.pace = 0.0  # seconds that each send takes
+        self._frozen = 0.0
         self.lock = threading.RLock()
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
@@ -124,6 +133,19 @@ class IggyDouble:
         """Skip offsets, as after a recovery."""
         with self.lock:
             self.topic(stream, topic).partitions[partition].next += count
+
+    def lose(self, stream: str, topic: str, partition: int, count: int) -> None:
+        """Forget the last messages of a partition, confirmed as they are, as a crash does before they are on disk."""
+        with self.lock:
+            found = self.topic(stream, topic).partitions[partition]
+            del found.messages[-count:]
+            found.next -= count
+
+    def purge(self, stream: str, topic: str) -> None:
+        """Forget all messages of a topic. Offsets begin at 0 again; when it was made does not change."""
+        with self.lock:
+            for partition in self.topic(stream, topic).partitions:
+                partition.purge()
 
     @staticmethod
     def _end(end: socket.socket) -> None:
@@ -177,7 +199,16 @@ class IggyDouble:
             struct.pack_into("<I", out, 216, status)
         return bytes(out) + body
 
+    def _store_later(self, body: bytes, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._send, [body])
+        timer.daemon = True
+        timer.start()
+
     def _answer(self, operation: int, code: int, body: bytes) -> Any:
+        if time.monotonic() < self._frozen:
+            time.sleep(max(0.0, self._frozen - time.monotonic()))
+        if operation == SEND:
+            time.sleep(self.pace)
         if operation == SEND and self.faults:
             fault = self.faults[0] if self.faults[0].startswith("transient") else self.faults.pop(0)
             if fault == "lose_request":
@@ -194,14 +225,24 @@ class IggyDouble:
             if fault == "hang":
                 time.sleep(3)
                 return None
-        if operation == READ and code == 100 and self.poll_faults and self.poll_faults.pop(0) == "cut":
+            if fault.startswith("late"):
+                self._store_later(body, float(fault.partition(":")[2]))
+                return None
+            if fault.startswith("freeze"):
+                seconds = float(fault.partition(":")[2])
+                self._frozen = time.monotonic() + seconds
+                self._store_later(body, seconds + 0.1)
+                time.sleep(seconds)
+                return None
+        fault = self.poll_faults.pop(0) if operation == READ and code == 100 and self.poll_faults else ""
+        if fault == "cut":
             return None
         with self.lock:
             try:
                 if operation == REGISTER:
                     return self._register(body)
                 if operation == READ:
-                    return 0, self._read(code, Reader(body)), 8
+                    return 0, self._poll(Reader(body), fault) if code == 100 else self._read(code, Reader(body)), 8
                 if operation == SEND:
                     return 0, self._send(body), 8
                 return 0, struct.pack("<I", 0) + self._change(operation, Reader(body)), 8
@@ -233,8 +274,6 @@ class IggyDouble:
                 text("cluster") + struct.pack("<I", 1) + text("node") + text("127.0.0.1")
                 + struct.pack("<HHHHBB", self.port, 0, 0, 0, 0, 0)
             )  # fmt: skip
-        if code == 100:
-            return self._poll(body)
         if code == 120:
             consumer, partition = self._consumer(body)
             if partition is None or consumer not in partition.offsets:
@@ -291,6 +330,9 @@ class IggyDouble:
             raise Refused(NOT_FOUND_TOPIC)
         if operation == 134:
             del stream.topics[found.id]
+        elif operation == 135:
+            for partition in found.partitions:
+                partition.purge()
         elif operation == 136:
             at = len(found.partitions)
             found.partitions += [Partition(at + i) for i in range(body.number("I"))]
@@ -329,7 +371,7 @@ class IggyDouble:
         self.sends += 1
         return struct.pack("<IIIIQ", 1, stream.id, topic.id, partition.id, first)
 
-    def _poll(self, body: "Reader") -> bytes:
+    def _poll(self, body: "Reader", fault: str) -> bytes:
         consumer, partition = self._consumer(body)
         kind, value, count = body.number("B"), body.number("Q"), body.number("I")
         if partition is None:
@@ -350,7 +392,16 @@ class IggyDouble:
             stored = partition.offsets.get(consumer, -1)
             low = next((i for i, m in enumerate(held) if m.offset > stored), len(held))
         found = held[low : low + count]
+        if self.narrow and kind == 1:
+            found = [message for message in found if message.offset < value + count]
+        if fault == "empty":
+            found = []
+        elif fault.startswith("skip"):
+            found = held[low + int(fault.partition(":")[2]) :][:count]
+        elif fault.startswith("hole"):
+            found = found[:5] + found[5 + int(fault.partition(":")[2]) :]
         self.polls += 1
+        self.polled += len(found)
         out = [struct.pack("<IQI", partition.id, max(0, partition.next - 1), len(found))]
         for run in _runs(found):
             out.append(_batch(partition.id, run))

@@ -76,6 +76,9 @@ class IggyAdmin:
     def delete(self, stream: str, topic: str) -> None:
         self.run(lambda client: client.delete_topic(stream, topic))
 
+    def purge(self, stream: str, topic: str) -> None:
+        self.run(lambda client: client.purge_topic(stream, topic))
+
     def grow(self, stream: str, topic: str, more: int) -> None:
         self.run(lambda client: client.create_partitions(stream, topic, more))
 
@@ -108,6 +111,11 @@ class IggyAdmin:
             return found
 
         return list(self.run(do))
+
+    def count(self, stream: str, topic: str) -> int:
+        """How many messages there are."""
+        details = self.run(lambda client: client.get_topic(stream, topic))
+        return sum(partition.messages_count for partition in details.partitions)
 
     def payloads(self, stream: str, topic: str) -> list[bytes]:
         return [message.payload() for message in self.read(stream, topic)]
