@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from test_iggy_server import QUICK
+from iggy_tools import QUICK
 
 from iggy_double import IggyDouble
 from iggy_harness import IggyAdmin, options

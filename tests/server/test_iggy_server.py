@@ -1,23 +1,23 @@
 """Reading and writing Iggy over its real client, with what can go wrong on the way."""
 
+import contextlib
 import itertools
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pytest
+from iggy_tools import ME, numbers, read, sink, source, values, write
 
 from iggy_double import IggyDouble
-from iggy_harness import IggyAdmin, Server, options
+from iggy_harness import IggyAdmin, Server
 from penstock.connectors.iggy import Iggy, wire
-from penstock.contract import Origin, Receipt
-from penstock.errors import ConnectError, DataLossError, OptionError, ProtocolError
+from penstock.contract import Origin
+from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError, ProtocolError
 from penstock.offsets import Position, Range
 
-ME = Origin("3f0c8a52-0000-4000-8000-000000000001", 3, 0)
-QUICK = {"retryDelay": "10ms", "requestTimeout": "2s", "settleTime": "10ms"}
 _names = itertools.count(1)
 
 
@@ -31,40 +31,6 @@ def double() -> Iterator[IggyDouble]:
     """A double of the test's own, to do harm to."""
     with IggyDouble() as running:
         yield running
-
-
-def source(server: Server, stream: str, **more: Any) -> Any:
-    given = {**options(server), "retryDelay": "10ms", "requestTimeout": "2s", "stream": stream, "topic": "t", **more}
-    return Iggy.open_source(Iggy.parse(given))
-
-
-def read(server: Server, stream: str, **more: Any) -> list[dict[str, Any]]:
-    opened = source(server, stream, **more)
-    return [
-        row
-        for shard, bound in opened.bounds().items()
-        for batch in opened.read(Range(shard, bound.first, bound.next, bound.epoch))
-        for row in batch.to_pylist()
-    ]
-
-
-def values(low: int, high: int, size: int = 100) -> Iterator[pa.RecordBatch]:
-    for at in range(low, high, size):
-        yield pa.record_batch({"value": [str(i) for i in range(at, min(high, at + size))]})
-
-
-def write(server: Server, stream: str, batches: Iterator[pa.RecordBatch], origin: Origin = ME, **more: Any) -> Receipt:
-    batches = iter(batches)
-    first = next(batches)
-    given = {**options(server), **QUICK, "stream": stream, "topic": "t", "driverBytes": "1"}
-    sink = Iggy.open_sink(Iggy.parse_sink(given | {k: str(v) for k, v in more.items()}), first.schema)
-    receipt = sink.write(itertools.chain([first], batches), origin)
-    sink.commit([receipt], origin.batch)
-    return receipt
-
-
-def numbers(admin: IggyAdmin, stream: str) -> list[int]:
-    return [int(value) for value in admin.payloads(stream, "t") if value.isdigit()]
 
 
 # Reading
@@ -208,8 +174,10 @@ def test_names_that_are_not_there_are_said_with_those_like_them(
         source(iggy, stream, topic="order").bounds()
     with pytest.raises(OptionError, match=rf"there is no stream '{stream}x'. Did you mean .*'{stream}'"):
         source(iggy, f"{stream}x").bounds()
-    with pytest.raises(OptionError, match=r"there is no topic 't' .* Topics there: orders. Or set createTopic"):
+    with pytest.raises(OptionError, match=rf"stream '{stream}' has no topic .t.. There are: orders. Or set create"):
         write(iggy, stream, values(0, 1))
+    with pytest.raises(OptionError, match=rf"there is no stream '{stream}x'. Did you mean .*Or set createTopic"):
+        write(iggy, f"{stream}x", values(0, 1))
 
 
 def test_a_wrong_password_is_said_and_does_not_show(double: IggyDouble, stream: str) -> None:
@@ -226,12 +194,46 @@ def test_a_server_of_another_version_is_said(double: IggyDouble, stream: str) ->
         source(double, stream).bounds()
 
 
-def test_a_server_that_is_down_is_said_at_once(stream: str) -> None:
-    given = {"address": "127.0.0.1:1", "password": "x", "stream": stream, "topic": "t", "connectTimeout": "2s"}
+@pytest.mark.parametrize(
+    ("address", "why"), [("127.0.0.1:1", "Connection refused"), ("no-such-host.invalid:8090", "[Nn]ame")]
+)
+def test_an_address_where_nobody_answers_is_said_at_once_to_readers_and_writers(
+    stream: str, address: str, why: str
+) -> None:
+    given = {"address": address, "password": "iggy", "stream": stream, "topic": "t"}
+    columns = pa.schema({"value": pa.string()})
     began = time.monotonic()
-    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1"):
-        Iggy.open_source(Iggy.parse(given)).bounds()
+    for opened in (Iggy.open_source(Iggy.parse(given)), Iggy.open_sink(Iggy.parse_sink(given), columns)):
+        with pytest.raises(
+            ConnectError, match=rf"no Iggy server answers at {address} \(.*{why}.*Check 'address'"
+        ) as said:
+            opened.check()
+        assert not isinstance(said.value, Disconnected), "nothing says that it ever worked: no reason to try again"
     assert time.monotonic() - began < 5
+
+
+def test_a_port_where_something_else_listens_is_said(stream: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        threading.Thread(target=refuse, daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        given = {"address": address, "password": "iggy", "stream": stream, "topic": "t"}
+        with pytest.raises(ConnectError, match=f"something listens at {address}, but closes the connection"):
+            Iggy.open_source(Iggy.parse(given)).check()
+
+
+def test_a_sink_finds_its_topic_before_any_row_comes(iggy: Server, iggy_admin: IggyAdmin, stream: str) -> None:
+    columns = pa.schema({"value": pa.string()})
+    with pytest.raises(OptionError, match=rf"there is no stream '{stream}'.* Or set createTopic=true to make it"):
+        sink(iggy, stream, columns).check()
+    sink(iggy, stream, columns, createTopic="true").check()
+    iggy_admin.make(stream, "t")
+    sink(iggy, stream, columns).check()
 
 
 # Writing

@@ -133,7 +133,7 @@ def test_ids_tell_task_and_row_and_no_other() -> None:
 
 
 def _made(batch: dict[str, Any], **options: Any) -> rows.Rows:
-    parsed = Iggy.parse_sink({"stream": "s", "topic": "t", **options})
+    parsed = Iggy.parse_sink({"stream": "s", "topic": "t", "password": "x", **options})
     whole = pa.record_batch(batch)
     rows.check(parsed, whole.schema)
     return rows.made(parsed, ME, whole, 0, 4)
@@ -215,7 +215,7 @@ def test_a_header_that_cannot_be_sent_is_refused(header: Any, why: str) -> None:
 )
 def test_a_wrong_option_is_refused(options: Any, why: str) -> None:
     with pytest.raises(OptionError, match=why):
-        Iggy.parse_sink({"stream": "s", "topic": "t", **options})
+        Iggy.parse_sink({"stream": "s", "topic": "t", "password": "x", **options})
 
 
 def test_the_name_of_a_shard_leads_back_to_its_place() -> None:

@@ -153,6 +153,7 @@ def test_only_these_files_touch_sockets() -> None:
         "iggy.wire",
         "iggy.rows",
         "iggy.options",
+        "iggy.faults",
     ],
 )
 def test_what_is_pure_stays_pure(name: str) -> None:

@@ -1,30 +1,24 @@
 """The only user of Iggy's SDK: one loop and one client a process, made after the fork, every call with a time limit.
 
-Its errors are texts; this file turns them into ours. What speaks another wire, as 0.10 does, is another file like this.
+What its errors mean is in faults.py. What speaks another wire, as 0.10 does, is another file like this.
 """
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.connectors.iggy import wire
+from penstock.connectors.iggy import faults, wire
+from penstock.connectors.iggy.faults import NotFound, OtherVersion
 from penstock.connectors.iggy.options import IggyOptions, IggySinkOptions
 from penstock.connectors.iggy.wire import Messages, Where
-from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, nearest
 
 if TYPE_CHECKING:
     from apache_iggy import SendMessage
-
-# An evicted session is unauthenticated, and another one may do; so may another try after a transient refusal.
-_LOST = (
-    "disconnected", "not connected", "cannot establish connection", "connection", "stale", "eof", "broken pipe",
-    "tcp error", "transient", "unauthenticated",
-)  # fmt: skip
-_REFUSED = ("invalid credentials", "unauthenticated", "unauthorized", "invalid personal access token")
-_OTHER_VERSION = ("incompatible protocol", "incompatible version", "protocol version", "unsupported version")
 
 
 class PartitionInfo(NamedTuple):
@@ -45,12 +39,20 @@ class Client:
         self._key: Any = None  # found when first needed: secrets may be in files
 
     def reach(self) -> None:
-        """Connect, unless this process is."""
-        self._open()
+        """Connect, unless this process is. Nothing says that an address where nobody ever answered is right: that is
+        no lost connection, to be tried again.
+        """
+        try:
+            self._open()
+        except Disconnected as error:
+            raise ConnectError(str(error)) from None
 
     def topic(self, stream: str, topic: str) -> list[PartitionInfo] | None:
         """The partitions of a topic; None where it is not there."""
-        found = self._call(lambda client: client.get_topic(stream, topic))
+        try:
+            found = self._call(lambda client: client.get_topic(stream, topic))
+        except NotFound:
+            return None
         if found is None:
             return None
         return [
@@ -66,6 +68,17 @@ class Client:
             return [found.name for found in self._call(lambda client: client.get_streams())]
         details = self._call(lambda client: client.get_stream(stream))
         return [] if details is None else [topic.name for topic in details.topics]
+
+    def missing(self, stream: str, topic: str) -> OptionError:
+        """The error for a topic that is not there."""
+        try:
+            streams = self.names()
+            topics = self.names(stream) if stream in streams else []
+        except PenstockError:  # asking is only a courtesy; the user may not be allowed to
+            return OptionError(f"there is no topic '{topic}' in stream '{stream}', or none to be seen by this user.")
+        if stream not in streams:
+            return OptionError(f"there is no stream '{stream}'. {nearest(stream, streams)}")
+        return OptionError(f"stream '{stream}' has no topic '{topic}'. {nearest(topic, topics)}")
 
     def poll(self, where: Where, kind: int, value: int, count: int) -> Messages:
         """Messages of a partition."""
@@ -102,7 +115,7 @@ class Client:
         if options.durability is not None:
             more["durability"] = Durability(options.durability)
         count = options.topic_partitions
-        self._unless_there(lambda client: client.create_topic(options.stream, options.topic, count, **more))
+        self._unless_there(lambda client: client.create_topic(options.stream, options.target, count, **more))
 
     def drop(self) -> None:
         """Throw the client away, which closes its connection."""
@@ -129,25 +142,11 @@ class Client:
             raise self.told(error) from None
 
     def told(self, error: Exception) -> PenstockError:
-        """What an error of the SDK means."""
-        said = str(error)
-        lower, at = said.lower(), self.options.address
-        if isinstance(error, PenstockError):
-            return error
-        if isinstance(error, TimeoutError):
+        """What an error of the SDK means. A connection that is lost, or no good, is thrown away."""
+        meaning = faults.of_call(error, self.options)
+        if isinstance(meaning, (Disconnected, OtherVersion)):
             self.drop()
-            return Disconnected(f"Iggy at {at} did not answer in {self.options.request_timeout:g}s")
-        if "unauthorized" in lower:
-            return ConnectError(f"Iggy at {at} does not allow this user to do that: {said}")
-        if any(word in lower for word in _OTHER_VERSION):
-            self.drop()
-            return ConnectError(
-                f"Iggy at {at} speaks another protocol: {said}. Iggy 0.10 does; this build talks to 0.9."
-            )
-        if any(word in lower for word in _LOST):
-            self.drop()
-            return Disconnected(f"lost the connection to Iggy at {at}: {said}")
-        return ConnectError(f"Iggy at {at} refuses: {said}")
+        return meaning
 
     def _open(self) -> tuple[asyncio.AbstractEventLoop, Any]:
         if self._key is None or self._key[0] != os.getpid():
@@ -171,9 +170,7 @@ class Client:
             if token
             else sdk.AutoLogin.username_password(options.username, password or "")
         )
-        # Whoever says how to check a server means TLS, and no password in the clear.
-        insists = options.tls or options.tls_ca or options.tls_domain
-        secure: dict[str, Any] = {"tls_enabled": True} if insists else {}
+        secure: dict[str, Any] = {"tls_enabled": True} if options.secure() else {}
         if options.tls_domain:
             secure["tls_domain"] = options.tls_domain
         if options.tls_ca:
@@ -192,16 +189,19 @@ class Client:
 
         try:
             loop.run_until_complete(connect())
-        except TimeoutError:
-            loop.close()
-            raise Disconnected(f"Iggy at {options.address} did not answer in {options.connect_timeout:g}s") from None
         except Exception as error:
             loop.close()
-            if any(word in str(error).lower() for word in _REFUSED):
-                who = "the token" if token else f"the credentials of '{options.username}'"
-                raise ConnectError(f"Iggy at {options.address} refused {who}: {error}") from None
-            raise self.told(error) from None
+            raise faults.of_connecting(error, options, self._dial) from None
         return loop, client
+
+    def _dial(self) -> str | None:
+        """Why the address takes no connection; None where it takes one."""
+        host, _, port = self.options.address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), self.options.connect_timeout).close()
+        except OSError as error:
+            return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        return None
 
 
 class Sending:

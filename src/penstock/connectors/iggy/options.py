@@ -31,13 +31,6 @@ def _check_names(*names: str) -> None:
             raise ValueError(f"'{name[:40]}' is no name of a stream or topic: it must have 1 to 255 bytes")
 
 
-def _check_topics(names: tuple[str, ...]) -> None:
-    _check_names(*names)
-    for name in names:
-        if "/" in name:
-            raise ValueError(f"topic '{name}' has a slash, which parts the names in positions: it cannot be read")
-
-
 class IggyOptions(Options):
     """How to reach a server."""
 
@@ -61,20 +54,50 @@ class IggyOptions(Options):
         """As often as `maxRetries` says."""
         return Retry(what, attempts=self.max_retries, delay=self.retry_delay)
 
+    def secure(self) -> bool:
+        """Whoever says how to check a server means TLS, and no password in the clear."""
+        return bool(self.tls or self.tls_ca or self.tls_domain)
+
     @model_validator(mode="after")
-    def _is_an_address(self) -> Self:
+    def _says_where_and_who(self) -> Self:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdigit() or "@" in host or "/" in host:
             raise ValueError("address must be host:port, such as 127.0.0.1:8090")
+        if not (self.password or self.password_file or self.token or self.token_file):
+            raise ValueError(
+                f"no password is given for user '{self.username}'. Set 'password', 'passwordFile' or 'token', or "
+                "IGGY_PASSWORD in the environment of the driver"
+            )
         return self
 
 
-class IggySourceOptions(IggyOptions, ReadOptions):
-    """Which topics, and how they are read."""
+class TopicOptions(IggyOptions):
+    """What is read or written, by the same names."""
 
     stream: str = option(doc="The stream.", example="telemetry")
-    topic: str | None = option(None, doc="The topic to read.", example="orders")
-    topics: Csv = option((), doc="The topics to read, a comma list, instead of `topic`.")
+    topic: str | None = option(None, doc="The topic, to read and to write.", example="orders")
+    topics: Csv = option(
+        (), doc="The topics to read, a comma list; a single one is also written to.", example="orders,returns"
+    )
+
+    @model_validator(mode="after")
+    def _topic_and_topics_agree(self) -> Self:
+        _check_names(self.stream, *self.names())
+        if self.topic is not None and self.topics and self.topic not in self.topics:
+            raise ValueError(
+                f"'topic' is '{self.topic}', and 'topics' is '{','.join(self.topics)}': set one of both, or both to "
+                "the same"
+            )
+        return self
+
+    def names(self) -> tuple[str, ...]:
+        """The topics."""
+        return self.topics or ((self.topic,) if self.topic is not None else ())
+
+
+class IggySourceOptions(TopicOptions, ReadOptions):
+    """Which topics, and how they are read."""
+
     partitions: Numbers = option(
         (), doc="Read only these partitions. By default all; new ones are found while the query runs.", example="0,1"
     )
@@ -91,24 +114,19 @@ class IggySourceOptions(IggyOptions, ReadOptions):
 
     @model_validator(mode="after")
     def _names_topics(self) -> Self:
-        if bool(self.topics) == (self.topic is not None):
-            raise ValueError("set 'topic' or 'topics', one of both")
-        _check_names(self.stream)
-        _check_topics(self.names())
+        if not self.names():
+            raise ValueError("set 'topic' or 'topics': which topics are to be read?")
+        for name in self.names():
+            if "/" in name:
+                raise ValueError(f"topic '{name}' has a slash, which parts the names in positions: it cannot be read")
         if self.progress_consumer is not None:
             _check_names(self.progress_consumer)
         return self
 
-    def names(self) -> tuple[str, ...]:
-        """The topics."""
-        return self.topics or (self.topic or "",)
 
-
-class IggySinkOptions(IggyOptions, WriteOptions):
+class IggySinkOptions(TopicOptions, WriteOptions):
     """Where rows go, and how."""
 
-    stream: str = option(doc="The stream.", example="telemetry")
-    topic: str = option(doc="The topic.", example="orders")
     partitioning: Literal["auto", "balanced", "key", "partition"] = option(
         "auto",
         doc="Where a row goes: to the partition of the hash of its `key`, as Iggy's clients compute it; to the one in "
@@ -142,8 +160,15 @@ class IggySinkOptions(IggyOptions, WriteOptions):
     )
 
     @model_validator(mode="after")
-    def _names_fit(self) -> Self:
-        _check_names(self.stream, self.topic)
+    def _names_one_topic(self) -> Self:
+        if self.topic is None and len(self.topics) != 1:
+            given = f", and 'topics' names {len(self.topics)}" if self.topics else ""
+            raise ValueError(f"set 'topic': rows are written to one{given}")
         if self.max_batch_bytes > MOST_REQUEST:
             raise ValueError(f"maxBatchBytes must be at most {MOST_REQUEST:,}")
         return self
+
+    @property
+    def target(self) -> str:
+        """The topic to write to."""
+        return self.topics[0] if self.topic is None else self.topic

@@ -63,8 +63,11 @@ class IggySink:
                 log.info("%s", receipt)
 
     def check(self) -> None:
-        """Reach the server."""
-        Client(self.options).reach()
+        """Reach the server, and find the topic there unless it is to be made."""
+        client = Client(self.options)
+        client.reach()
+        if not self.options.create_topic and client.topic(self.options.stream, self.options.target) is None:
+            raise _missing(client, self.options)
 
     def close(self) -> None:
         """The client stays with the process."""
@@ -100,7 +103,7 @@ class _Seen:
         partition, end = info.id, info.next
         if partition in self.ends:
             return
-        where, mine = Where(self.options.stream, self.options.topic, partition), rows.name(self.origin)
+        where, mine = Where(self.options.stream, self.options.target, partition), rows.name(self.origin)
         at, begins, foreign, settled = end, 0, 0, end == 0
         while not settled and at > begins and foreign < self.options.look_back:
             low = max(begins, at - (1 if at == end else min(BLOCK, self.options.look_back - foreign)))
@@ -126,7 +129,7 @@ class _Seen:
 
     def catch_up(self, client: Client, info: PartitionInfo) -> None:
         """Look at what came since."""
-        where = Where(self.options.stream, self.options.topic, info.id)
+        where = Where(self.options.stream, self.options.target, info.id)
         if info.next < self.ends[info.id] or info.created != self.created[info.id]:
             raise ConnectError(
                 f"'{where}' ends at {info.next}, but {self.origin} has seen it up to {self.ends[info.id]}: the topic "
@@ -183,7 +186,7 @@ class _Task:
         self.size += int(ready.size.sum())
         for partition in np.unique(ready.partition):
             mine = np.flatnonzero(ready.partition == partition)
-            self._store(Where(self.options.stream, self.options.topic, int(partition)), ready, mine)
+            self._store(Where(self.options.stream, self.options.target, int(partition)), ready, mine)
 
     def finish(self) -> Receipt:
         """Wait for the last answer."""
@@ -195,22 +198,19 @@ class _Task:
         return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
 
     def _begin(self) -> None:
-        found = self.client.topic(self.options.stream, self.options.topic)
+        found = self.client.topic(self.options.stream, self.options.target)
         if found is None and self.options.create_topic:
             self.client.make(self.options)
-            found = self.client.topic(self.options.stream, self.options.topic)
+            found = self.client.topic(self.options.stream, self.options.target)
         if found is None:
-            raise OptionError(
-                f"there is no topic '{self.options.topic}' in stream '{self.options.stream}'. Topics there: "
-                f"{', '.join(self.client.names(self.options.stream)) or 'none'}. Or set createTopic=true to make it."
-            )
+            raise _missing(self.client, self.options)
         if self.once:
             for info in found:
                 self.seen.look(self.client, info)
             self.there = self.seen.rows(self.origin)
             self.known = len(self.there[0])
         if not found:
-            raise OptionError(f"topic '{self.options.topic}' has no partitions.")
+            raise OptionError(f"topic '{self.options.target}' has no partitions.")
         self.count = len(found)
 
     def abandon(self) -> None:
@@ -260,9 +260,9 @@ class _Task:
                     self.seen.ends[where.partition] = first + len(some)
 
     def _look_again(self, partition: int) -> None:
-        found = {info.id: info for info in self.client.topic(self.options.stream, self.options.topic) or []}
+        found = {info.id: info for info in self.client.topic(self.options.stream, self.options.target) or []}
         if partition not in found:
-            raise ConnectError(f"partition {partition} of topic '{self.options.topic}' is gone.")
+            raise ConnectError(f"partition {partition} of topic '{self.options.target}' is gone.")
         self.seen.catch_up(self.client, found[partition])
         self.there = self.seen.rows(self.origin)
 
@@ -293,6 +293,10 @@ class _Task:
             return [SendMessage(value, None, number) for value, number in zip(values, ids, strict=True)]
         sent = [_sdk_headers(ready.headers[i]) for i in some.tolist()]
         return [SendMessage(v, h, number) for v, h, number in zip(values, sent, ids, strict=True)]
+
+
+def _missing(client: Client, options: IggySinkOptions) -> OptionError:
+    return OptionError(f"{client.missing(options.stream, options.target)} Or set createTopic=true to make it.")
 
 
 def _range(client: Client, where: Where, low: int, high: int) -> Messages:

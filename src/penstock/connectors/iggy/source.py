@@ -11,7 +11,7 @@ from penstock.connectors.iggy import wire
 from penstock.connectors.iggy.client import Client, PartitionInfo
 from penstock.connectors.iggy.options import IggySourceOptions
 from penstock.connectors.iggy.wire import Messages, Where
-from penstock.errors import DataLossError, Disconnected, OptionError, PenstockError, nearest
+from penstock.errors import DataLossError, Disconnected, OptionError, PenstockError
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Range
 from penstock.record import TIMESTAMP
 
@@ -32,6 +32,7 @@ class IggySource:
 
     def check(self) -> None:
         """Refuse topics that are not there."""
+        self._client.reach()
         self.bounds()
 
     def bounds(self) -> Bounds:
@@ -98,7 +99,7 @@ class IggySource:
             partitions = self._client.topic(self.options.stream, topic)
             if partitions is None:
                 if topic not in self._known:
-                    raise self._missing(topic)
+                    raise self._client.missing(self.options.stream, topic)
                 continue
             self._known.add(topic)
             for info in self._wanted(topic, partitions):
@@ -122,13 +123,6 @@ class IggySource:
             if number not in [info.id for info in partitions] and shard not in self._next:
                 raise OptionError(f"topic '{topic}' has no partition {number}: its last one is {last}.")
         return [info for info in partitions if not asked or info.id in asked]
-
-    def _missing(self, topic: str) -> OptionError:
-        stream = self.options.stream
-        streams = self._client.names()
-        if stream not in streams:
-            return OptionError(f"there is no stream '{stream}'. {nearest(stream, streams)}")
-        return OptionError(f"stream '{stream}' has no topic '{topic}'. {nearest(topic, self._client.names(stream))}")
 
     def _is_there(self, where: Where, span: Range) -> bool:
         """Whether the partition is the one that was planned for. What is wrong with it is an error, or logged."""
