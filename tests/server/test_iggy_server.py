@@ -93,6 +93,10 @@ def test_gaps_are_legal_and_trimmed_messages_are_loss(double: IggyDouble, stream
     lenient = source(double, stream, failOnDataLoss="false")
     rest = [n for b in lenient.read(Range(shard, 0, 25, epoch)) for n in b["sequence"].to_pylist()]
     assert rest == [*range(4, 10), *range(15, 25)]
+    double.trim(stream, "t", 0, 100)
+    with pytest.raises(DataLossError, match="starts at 25, but the query is at 8: 17 messages were deleted unread"):
+        list(opened.read(Range(shard, 8, 25, epoch)))
+    assert list(lenient.read(Range(shard, 8, 25, epoch))) == []
 
 
 def test_a_topic_made_again_or_gone_or_shrunk_is_noticed(double: IggyDouble, stream: str) -> None:

@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.iggy import wire
+from penstock.connectors.iggy import polls, wire
 from penstock.connectors.iggy.client import Client, PartitionInfo
 from penstock.connectors.iggy.options import IggySourceOptions
 from penstock.connectors.iggy.wire import Messages, Where
@@ -37,13 +37,63 @@ class IggySource:
 
     def bounds(self) -> Bounds:
         """Both ends of every partition. Where they begin is looked up now and then, and checked by whoever reads."""
-        return self._bounds()
+        found: Bounds = {}
+        again = time.monotonic() >= self._until
+        for topic in self.options.names():
+            partitions = self._partitions(topic)
+            if partitions is None:
+                if topic not in self._known:
+                    raise self._client.missing(self.options.stream, topic)
+                continue
+            self._known.add(topic)
+            for where, info in self._wanted(topic, partitions).items():
+                shard = str(where)
+                life = (shard, info.created)
+                # After a purge a partition begins at 0 again, which shows in nothing else: look with every change.
+                changed = bool(self._first.get(life)) and info.next != self._next.get(shard)
+                if again or changed or life not in self._first:
+                    self._first[life] = polls.begin(self._client, where, info)
+                size = info.size / max(1, info.messages)
+                found[shard] = Bound(min(self._first[life], info.next), info.next, info.created, size)
+                self._next[shard] = info.next
+        if again:
+            self._until = time.monotonic() + self.options.discovery_interval
+        return found
 
     def find(self, shard: str, timestamp: int) -> int:
         """The first message that the server stored not earlier than a moment."""
         where = Where.of(shard)
+        info = self._partition(where)
+        if info is None or not info.messages:
+            return info.next if info else 0
         found = self._client.poll(where, wire.TIME, max(0, timestamp), 1)
-        return int(found.offset[0]) if len(found) else self._next.get(shard, 0)
+        if len(found):
+            return int(found.offset[0])
+        last = polls.after(self._client, where, info.next - 1, 1, info)
+        if last.time[0] >= timestamp:
+            raise Disconnected(
+                f"Iggy finds no message of '{shard}' from a moment on, but its message {info.next - 1} is younger: it "
+                "cannot read some of them now, as its log will say."
+            )
+        return info.next
+
+    def marks(self, at: Offsets) -> Mapping[str, str]:
+        """When the message before each position was stored, and its id: after a purge its offset has another one."""
+        topics = {Where.of(shard).topic for shard in at}
+        partitions = {where: info for topic in topics for where, info in (self._partitions(topic) or {}).items()}
+        marks = {}
+        for shard, position in at.items():
+            where = Where.of(shard)
+            info = partitions.get(where)
+            first = self._first.get((shard, info.created), 0) if info else 0
+            # Whatever is gone or lies behind the end is found by looking at the bounds.
+            if info is None or not info.messages or not first < position.next <= info.next:
+                continue
+            found = polls.after(self._client, where, position.next - 1, 1, info)
+            if found.offset[0] == position.next - 1:
+                number = int(found.high[0]) << 64 | int(found.low[0])
+                marks[shard] = f"{int(found.time[0])} {number}"
+        return marks
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
         """Offsets have few gaps."""
@@ -51,25 +101,31 @@ class IggySource:
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of a range. Gaps are legal; what lies before the first message that is left was deleted."""
-        where, at = Where.of(span.shard), span.start
+        where, at, end = Where.of(span.shard), span.start, span.end
         retry = self.options.retry(f"reading '{span.shard}'")
-        while at < span.end:
+        info: PartitionInfo | None = None
+        while at < end:
             try:
-                if at == span.start and not self._is_there(where, span):
-                    return
-                found = self._client.poll(where, wire.OFFSET, at, min(self.options.poll_count, span.end - at))
-                if not len(found) or found.offset[0] != at:
-                    if not self._is_there(where, span):
+                if info is None:  # at first, and whenever something was wrong: it may have been deleted meanwhile
+                    info = self._planned(where, span)
+                    if info is None or not self._holds_some(info, span, at):
                         return
-                    self._check(where, span, at)
+                    end = min(end, info.next)
+                    continue
+                found = polls.after(self._client, where, at, min(self.options.poll_count, end - at), info)
+                if found.offset[0] > at:
+                    self._check_gap(where, span, at)
             except Disconnected as error:
                 retry.after(error)
+                info = None
                 continue
             retry.progress()
-            rows = found.before(span.end)
+            rows = found.before(end)
             if len(rows):
                 yield self._rows(where, rows)
-            at = int(found.offset[-1]) + 1 if len(found) else span.end
+            at = int(found.offset[-1]) + 1
+        if end == span.end:  # was it there to the end?
+            retry.run(lambda: self._planned(where, span))
 
     def progress(self, at: Offsets) -> None:
         """Show where the query stands, as the offset of a consumer."""
@@ -92,57 +148,47 @@ class IggySource:
     def close(self) -> None:
         """The client stays with the process, for the next task."""
 
-    def _bounds(self) -> Bounds:
-        found: Bounds = {}
-        again = time.monotonic() >= self._until
-        for topic in self.options.names():
-            partitions = self._client.topic(self.options.stream, topic)
-            if partitions is None:
-                if topic not in self._known:
-                    raise self._client.missing(self.options.stream, topic)
-                continue
-            self._known.add(topic)
-            for info in self._wanted(topic, partitions):
-                where = Where(self.options.stream, topic, info.id)
-                shard = str(where)
-                life = (shard, info.created)
-                if again or life not in self._first:
-                    first = self._client.poll(where, wire.FIRST, 0, 1) if info.messages else None
-                    self._first[life] = info.next if first is None or not len(first) else int(first.offset[0])
-                size = info.size / max(1, info.messages)
-                found[shard] = Bound(min(self._first[life], info.next), info.next, info.created, size)
-                self._next[shard] = info.next
-        if again:
-            self._until = time.monotonic() + self.options.discovery_interval
-        return found
+    def _partitions(self, topic: str) -> dict[Where, PartitionInfo] | None:
+        """The partitions of a topic; None where it is not there."""
+        found = self._client.topic(self.options.stream, topic)
+        return None if found is None else {Where(self.options.stream, topic, info.id): info for info in found}
 
-    def _wanted(self, topic: str, partitions: Sequence[PartitionInfo]) -> list[PartitionInfo]:
+    def _partition(self, where: Where) -> PartitionInfo | None:
+        return (self._partitions(where.topic) or {}).get(where)
+
+    def _wanted(self, topic: str, partitions: dict[Where, PartitionInfo]) -> dict[Where, PartitionInfo]:
         asked = self.options.partitions
         for number in asked:
-            shard, last = str(Where(self.options.stream, topic, number)), len(partitions) - 1
-            if number not in [info.id for info in partitions] and shard not in self._next:
+            where, last = Where(self.options.stream, topic, number), len(partitions) - 1
+            if where not in partitions and str(where) not in self._next:
                 raise OptionError(f"topic '{topic}' has no partition {number}: its last one is {last}.")
-        return [info for info in partitions if not asked or info.id in asked]
+        return {where: info for where, info in partitions.items() if not asked or where.partition in asked}
 
-    def _is_there(self, where: Where, span: Range) -> bool:
-        """Whether the partition is the one that was planned for. What is wrong with it is an error, or logged."""
-        partitions = {info.id: info for info in self._client.topic(where.stream, where.topic) or []}
-        info = partitions.get(where.partition)
+    def _planned(self, where: Where, span: Range) -> PartitionInfo | None:
+        """The partition as it is, if it is the one that was planned for. What is wrong with it is an error, or logged:
+        it is gone, was made again, or ends before the range does, as after a purge.
+        """
+        info = self._partition(where)
         if info is None:
             self._report(Loss(span.shard, span.start, None, "gone"))
-            return False
+            return None
         bound = Bound(0, info.next, info.created)
         if span.epoch and info.created != span.epoch:
             self._report(Loss(span.shard, span.start, bound, "recreated"))
-            return False
+            return None
         if info.next < span.end:
             self._report(Loss(span.shard, span.end, bound, "backwards"))
-        return True
+        return info
 
-    def _check(self, where: Where, span: Range, at: int) -> None:
+    def _holds_some(self, info: PartitionInfo, span: Range, at: int) -> bool:
+        if not info.messages and at < info.next:
+            self._report(Loss(span.shard, at, Bound(span.end, span.end), "trimmed"))
+        return bool(info.messages)
+
+    def _check_gap(self, where: Where, span: Range, at: int) -> None:
         """A jump is a gap, unless the partition now begins behind it."""
-        first = self._client.poll(where, wire.FIRST, 0, 1)
-        begins = int(first.offset[0]) if len(first) else span.end
+        info = self._planned(where, span)
+        begins = span.end if info is None else polls.begin(self._client, where, info)
         if begins > at:
             self._report(Loss(span.shard, at, Bound(min(begins, span.end), span.end), "trimmed"))
 
