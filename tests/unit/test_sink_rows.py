@@ -517,7 +517,14 @@ FOUND = st.lists(
 
 
 def stream_info(**config: Any) -> StreamInfo:
-    state = {"first_seq": 1, "last_seq": 5, "messages": 5, "bytes": 9, "last_ts": "2026-11-15T12:00:00Z"}
+    state = {
+        "first_seq": 1,
+        "last_seq": 5,
+        "messages": 5,
+        "bytes": 9,
+        "first_ts": "2026-11-15T12:00:00Z",
+        "last_ts": "2026-11-15T12:00:00Z",
+    }
     named = {"name": "S", "subjects": ["s.>"]} | config
     return StreamInfo.of({"config": named, "state": state, "created": "2026-11-15T12:00:00Z"})
 
@@ -683,7 +690,14 @@ class Server:
         return [name for name, filters in self.all.items() if subject is None or takes(filters, subject)]
 
     def stream(self, name: str) -> StreamInfo:
-        state = {"first_seq": 1, "last_seq": 5, "messages": 5, "bytes": 9, "last_ts": "2026-11-15T12:00:00Z"}
+        state = {
+            "first_seq": 1,
+            "last_seq": 5,
+            "messages": 5,
+            "bytes": 9,
+            "first_ts": "2026-11-15T12:00:00Z",
+            "last_ts": "2026-11-15T12:00:00Z",
+        }
         config = {"name": name, "subjects": list(self.all[name]), "duplicate_window": 2 * 10**9, "num_replicas": 1}
         return StreamInfo.of({"config": config, "state": state, "created": "2026-11-15T12:00:00Z"})
 
