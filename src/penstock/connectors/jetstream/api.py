@@ -218,7 +218,7 @@ def ack_columns(messages: Messages) -> tuple[pa.Array, pa.Array, pa.Array]:
         dots = table[:, -4:]
     else:
         last = np.searchsorted(dot, messages.reply_end)
-        dots = dot[np.maximum(last[:, None] + np.arange(-4, 0), 0)] if len(dot) else np.zeros((len(last), 4), np.int64)
+        dots = np.append(dot, -1)[np.maximum(last[:, None] + np.arange(-4, 0), -1)]
     if (dots[:, 0] <= messages.sid_end).any():
         row = int(np.argmax(dots[:, 0] <= messages.sid_end))
         reply = line[messages.sid_end[row] + 1 : messages.reply_end[row]].tobytes()
