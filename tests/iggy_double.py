@@ -74,10 +74,10 @@ class Refused(Exception):  # noqa: N818 - an answer, not a mistake of the double
 class IggyDouble:
     """A server on a free port. `faults` are what befalls sends, in turn: lose_reply (appended, then the connection is
     cut), lose_request (cut before), transient (57, as long as it is asked again), refuse:CODE, hang (no answer),
-    late:SECONDS (cut, and appended so much later), freeze:SECONDS (nobody is answered for so long, and the request is
-    appended a moment after that). `poll_faults` the same for polls: cut, empty (as if it could not read), skip:COUNT
-    (it cannot read the first few), hole:COUNT (a few in the middle). `narrow`: a poll sees only as many offsets as it
-    asks for messages.
+    late:SECONDS (cut, and appended so much later), later (cut, and appended after the next one), freeze:SECONDS (nobody
+    is answered for so long, and the request is appended a moment after that). `poll_faults` the same for polls: cut,
+    empty (as if it could not read), skip:COUNT (it cannot read the first few), hole:COUNT (a few in the middle).
+    `narrow`: a poll sees only as many offsets as it asks for messages.
     """
 
     def __init__(self, username: str = "iggy", password: str = "iggy", token: str = "pat", port: int = 0):
@@ -90,6 +90,7 @@ class IggyDouble:
         self.narrow = False
         self.pace = 0.0  # seconds that each send takes
         self._frozen = 0.0
+        self._held: list[bytes] = []
         self.lock = threading.RLock()
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
@@ -225,6 +226,9 @@ class IggyDouble:
             if fault == "hang":
                 time.sleep(3)
                 return None
+            if fault == "later":
+                self._held.append(body)
+                return None
             if fault.startswith("late"):
                 self._store_later(body, float(fault.partition(":")[2]))
                 return None
@@ -244,7 +248,10 @@ class IggyDouble:
                 if operation == READ:
                     return 0, self._poll(Reader(body), fault) if code == 100 else self._read(code, Reader(body)), 8
                 if operation == SEND:
-                    return 0, self._send(body), 8
+                    answer = self._send(body)
+                    while self._held:
+                        self._send(self._held.pop())
+                    return 0, answer, 8
                 return 0, struct.pack("<I", 0) + self._change(operation, Reader(body)), 8
             except Refused as refused:
                 if operation in (READ, SEND):

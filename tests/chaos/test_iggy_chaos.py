@@ -1,4 +1,6 @@
-"""Random faults, from a seed, for Iggy: lost replies and requests, tasks that die, a server that comes back."""
+"""Random faults, from a seed, for Iggy: lost replies and requests, polls that leave out messages, tasks that die, and a
+server that comes back.
+"""
 
 import logging
 import os
@@ -20,6 +22,7 @@ from penstock.errors import ConnectError
 ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
 GROUP = 10
 FAULTS = ["lose_reply", "lose_request", "transient:2", "", "", ""]
+POLL_FAULTS = [["empty"], ["empty", "empty"], ["skip:1", ""], ["skip:50", "empty"], ["skip:50", "cut"], [""], [""]]
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong with it
@@ -52,7 +55,11 @@ class Round:
         given |= {} if self.through_driver else {"driverBytes": "1"}
         stop = self.total if calm or dice.random() < 0.6 else dice.randint(1, self.total)
         self.server.faults = [] if calm else [dice.choice(FAULTS) for _ in range(dice.randint(0, 6))]
-        self.events.append(f"batch {batch}, task {task}: stops at {stop}, faults {self.server.faults}")
+        # The same gap twice in a row is one, as far as anybody can tell.
+        some = range(0 if calm else dice.randint(0, 5))
+        self.server.poll_faults = [fault for _ in some for fault in dice.choice(POLL_FAULTS)]
+        faults = f"{self.server.faults} and {self.server.poll_faults}"
+        self.events.append(f"batch {batch}, task {task}: stops at {stop}, faults {faults}")
         first = next(self.rows(batch, task, 1))
         sink = Iggy.open_sink(Iggy.parse_sink(given), first.schema)
         if not calm and dice.random() < 0.15:
@@ -81,7 +88,7 @@ class Round:
                     assert self.attempt(batch, task, calm=True)
 
     def check(self) -> None:
-        self.server.faults = []
+        self.server.faults, self.server.poll_faults = [], []
         found = [value.decode() for value in self.admin.payloads("chaos", "t")]
         expected = [f"{b} {t} {i}" for b in range(2) for t in range(self.tasks) for i in range(self.total)]
         assert sorted(found) == sorted(expected), "\n".join(self.events)

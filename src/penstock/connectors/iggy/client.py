@@ -6,6 +6,7 @@ What its errors mean is in faults.py. What speaks another wire, as 0.10 does, is
 import asyncio
 import os
 import socket
+import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -221,6 +222,36 @@ class Sending:
         except Exception as error:
             raise self._client.told(error) from None
         return confirmations[0].base_offset if confirmations else None
+
+
+def messages(values: Sequence[Any], ids: Sequence[int], headers: Sequence[Any] | None) -> "list[SendMessage]":
+    """Messages as the SDK takes them; headers are pairs of name, kind and value."""
+    from apache_iggy import HeaderKey, HeaderValue, SendMessage
+
+    if headers is None:
+        return [SendMessage(value, None, number) for value, number in zip(values, ids, strict=True)]
+    made: list[Any] = [
+        {HeaderKey.String(key): _header(HeaderValue, kind, value) for key, kind, value in row} or None
+        for row in headers
+    ]
+    return [SendMessage(value, row, number) for value, row, number in zip(values, made, ids, strict=True)]
+
+
+_FORMATS = {"bool": "?", "int8": "b", "int16": "<h", "int32": "<i", "int64": "<q", "uint8": "B", "uint16": "<H",
+            "uint32": "<I", "uint64": "<Q", "float32": "<f", "float64": "<d"}  # fmt: skip
+
+
+def _header(kinds: Any, kind: str, value: bytes) -> Any:
+    if kind == "raw":
+        return kinds.Raw(value)
+    if kind == "string":
+        return kinds.String(value.decode())
+    names = {"int": "Int", "uint": "UnsignedInt", "float": "Float", "bool": "Bool"}
+    word = kind.rstrip("0123456789")
+    constructor = getattr(kinds, names[word] + kind[len(word) :])
+    if kind in ("int128", "uint128"):
+        return constructor(int.from_bytes(value, "little", signed=kind == "int128"))
+    return constructor(struct.unpack(_FORMATS[kind], value)[0])
 
 
 async def _awaited(what: Awaitable[Any]) -> Any:

@@ -156,7 +156,9 @@ class IggySinkOptions(TopicOptions, WriteOptions):
         "and 1 are taken as new.",
     )
     settle_time: Seconds = option(
-        1.0, doc="After a request without an answer, wait so long before looking whether it arrived."
+        1.0,
+        doc="With `delivery=exactly_once`: after a request without an answer, once the server answers again, wait so "
+        "long before looking whether it was stored.",
     )
 
     @model_validator(mode="after")

@@ -4,7 +4,6 @@ task that may have been tried before reads back what is there, and sends only th
 
 import contextlib
 import logging
-import struct
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -15,19 +14,17 @@ import pyarrow as pa
 
 from penstock import cargo
 from penstock.columns import Ints
-from penstock.connectors.iggy import rows, wire
-from penstock.connectors.iggy.client import Client, PartitionInfo, Sending
+from penstock.connectors.iggy import kept, rows
+from penstock.connectors.iggy.client import Client, PartitionInfo, Sending, messages
 from penstock.connectors.iggy.options import IggySinkOptions
 from penstock.connectors.iggy.rows import Rows
-from penstock.connectors.iggy.wire import Messages, Where, Words
+from penstock.connectors.iggy.seen import Seen
+from penstock.connectors.iggy.wire import Where
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
+from penstock.offsets import Offsets, Position
 
 log = logging.getLogger("penstock")
-# So many messages are looked through at once.
-BLOCK = 5000
-# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
-FIRST = 1
 
 
 class IggySink:
@@ -40,6 +37,8 @@ class IggySink:
         # With ids of the user's own it cannot hold, unless they are all null and it was asked for.
         asked = "delivery" in options.model_fields_set or not self.own_ids
         self.once = options.delivery == "exactly_once" and asked
+        self.client = Client(options)
+        self.before: Offsets | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
         """Send the rows that are not there yet, or hand them to the driver, which writes task after task."""
@@ -52,28 +51,59 @@ class IggySink:
         return Receipt(origin, count, size, cargo=cargo.pack(held))
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
-        """Write what the tasks handed over, in the order of the tasks."""
-        seen: _Seen | None = None
-        for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
+        """Write what the tasks handed over, in the order of the tasks; then all of the batch must still be there."""
+        wrote = sorted((r for r in receipts if r.rows), key=lambda receipt: receipt.origin.partition)
+        if not wrote:
+            return
+        query, before = wrote[0].origin.query, self.before
+        written = kept.check_last(self.client, self.options, query) if self.once and batch is not None else None
+        if written is not None and batch is not None and written.batch < batch:
+            before = written.ends  # nobody has begun with this batch before the last one was done
+        seen, last = Seen(self.options, wrote[0].origin, before), kept.Last()
+        for receipt in wrote:
             if receipt.cargo is not None:
-                if seen is None:
-                    seen = _Seen(self.options, receipt.origin)
                 receipt = self._send(cargo.unpack(receipt.cargo), receipt.origin, seen)
-            if receipt.rows:
-                log.info("%s", receipt)
+            log.info("%s", receipt)
+            for shard, (_, high) in receipt.spans.items():
+                last[shard] = max(last.get(shard, (-1, receipt.origin)), (high, receipt.origin))
+        if self.once:
+            ends = kept.check(self.client, self.options, last)
+            if batch is not None:
+                kept.remember(self.options, query, kept.Written(batch, (written.last if written else {}) | last, ends))
 
     def check(self) -> None:
         """Reach the server, and find the topic there unless it is to be made."""
-        client = Client(self.options)
-        client.reach()
-        if not self.options.create_topic and client.topic(self.options.stream, self.options.target) is None:
-            raise _missing(client, self.options)
+        self.client.reach()
+        if not self.options.create_topic and self.partitions() is None:
+            raise self.missing()
+
+    def ends(self) -> Offsets:
+        """Where each partition ends."""
+        found = self.partitions() if self.once else None
+        return {str(self.where(info.id)): Position(info.next, info.created) for info in found or ()}
+
+    def begin(self, ends: Offsets) -> None:
+        """The rows to come lie behind."""
+        self.before = ends
 
     def close(self) -> None:
         """The client stays with the process."""
 
-    def _send(self, batches: Iterator[pa.RecordBatch], origin: Origin, seen: "_Seen | None" = None) -> Receipt:
-        task = _Task(self.options, origin, seen, once=self.once)
+    def partitions(self) -> list[PartitionInfo] | None:
+        """Those of the topic; None where it is not there."""
+        return self.client.topic(self.options.stream, self.options.target)
+
+    def where(self, partition: int) -> Where:
+        """One of them."""
+        return Where(self.options.stream, self.options.target, partition)
+
+    def missing(self) -> OptionError:
+        """The error for a topic that is not there."""
+        missing = self.client.missing(self.options.stream, self.options.target)
+        return OptionError(f"{missing} Or set createTopic=true to make it.")
+
+    def _send(self, batches: Iterator[pa.RecordBatch], origin: Origin, seen: Seen | None = None) -> Receipt:
+        task = _Task(self, origin, seen or Seen(self.options, origin, self.before))
         try:
             for batch in batches:
                 if len(batch):
@@ -88,89 +118,20 @@ class IggySink:
             raise
 
 
-class _Seen:
-    """The messages of one batch of a query that are in a topic, and up to where every partition is known."""
-
-    def __init__(self, options: IggySinkOptions, origin: Origin):
-        self.options, self.origin = options, origin
-        self.ends: dict[int, int] = {}
-        self.created: dict[int, str] = {}
-        self.unsure: dict[int, str] = {}  # partitions where nobody can tell
-        self._found: list[tuple[Words, Words, Ints]] = []  # ids of this batch's messages, and their checksums
-
-    def look(self, client: Client, info: PartitionInfo) -> None:
-        """Look through a partition from its end back to where it is clear that nothing older matters."""
-        partition, end = info.id, info.next
-        if partition in self.ends:
-            return
-        where, mine = Where(self.options.stream, self.options.target, partition), rows.name(self.origin)
-        at, begins, foreign, settled = end, 0, 0, end == 0
-        while not settled and at > begins and foreign < self.options.look_back:
-            low = max(begins, at - (1 if at == end else min(BLOCK, self.options.look_back - foreign)))
-            block = _range(client, where, low, at)
-            batches = rows.batches_of(mine, block.high, block.low)
-            if (batches > self.origin.batch).any():
-                raise self.origin.overtaken(int(batches.max()))
-            self._keep(block)
-            settled = bool((batches < self.origin.batch).any())
-            foreign = 0 if len(batches) else foreign + (at - low)
-            if at == end and not settled:
-                first = client.poll(where, wire.FIRST, 0, 1)
-                begins = int(first.offset[0]) if len(first) else end
-            at = low
-        settled |= begins == 0 and at == 0
-        if not settled and self.origin.batch > FIRST:
-            self.unsure[partition] = (
-                f"nobody can tell whether {self.origin} was written to '{where}' before: what could tell has been "
-                f"deleted, or lies behind {self.options.look_back:,} messages of others (lookBack). If it was not, set "
-                "delivery=at_least_once for one run. Let the topic keep messages for longer than the query may rest."
-            )
-        self.ends[partition], self.created[partition] = end, info.created
-
-    def catch_up(self, client: Client, info: PartitionInfo) -> None:
-        """Look at what came since."""
-        where = Where(self.options.stream, self.options.target, info.id)
-        if info.next < self.ends[info.id] or info.created != self.created[info.id]:
-            raise ConnectError(
-                f"'{where}' ends at {info.next}, but {self.origin} has seen it up to {self.ends[info.id]}: the topic "
-                "was made again, or the server lost what it had confirmed. Make topics with durability=persisted."
-            )
-        self._keep(_range(client, where, self.ends[info.id], info.next))
-        self.ends[info.id] = info.next
-
-    def rows(self, origin: Origin) -> tuple[Ints, Ints]:
-        """The rows of a task that are there, in order, and a checksum of each."""
-        task = rows.name(origin)
-        numbers, sums = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for high, low, crc in self._found:
-            mine, number = rows.rows_of(task, high, low)
-            numbers.append(number)
-            sums.append(crc[mine])
-        number, at = np.unique(np.concatenate(numbers), return_index=True)
-        return number, np.concatenate(sums)[at]
-
-    def _keep(self, block: Messages) -> None:
-        """Of this batch's messages, what tells them apart; not what they hold."""
-        mine = rows.of_batch(rows.name(self.origin), block.high, block.low)
-        if mine.any():
-            values = block.value.filter(pa.array(mine)).to_pylist()
-            sums = np.array([zlib.crc32(value) for value in values], np.int64)
-            self._found.append((block.high[mine], block.low[mine], sums))
-
-
 class _Task:
     """One attempt to write one partition of Spark's."""
 
-    def __init__(self, options: IggySinkOptions, origin: Origin, seen: _Seen | None, *, once: bool):
-        self.options, self.origin, self.once = options, origin, once
-        self.client = Client(options)
-        self.seen = seen or _Seen(options, origin)
+    def __init__(self, sink: IggySink, origin: Origin, seen: Seen):
+        self.sink, self.origin, self.seen = sink, origin, seen
+        self.options, self.client, self.once = sink.options, sink.client, sink.once
         self.rows = self.size = self.known = 0
         self.spans: dict[str, tuple[int, int]] = {}
         self.count = 0
         self.there: tuple[Ints, Ints] = (np.empty(0, np.int64), np.empty(0, np.int64))
         self.sending: tuple[Sending, Where, Rows, Ints] | None = None
-        self.retry = options.retry(f"writing {origin}")
+        self.doubt = False  # whether what is on its way was sent before, without an answer
+        self.again: list[tuple[Where, Ints, int]] = []  # rows that were sent again, and where they are
+        self.retry = self.options.retry(f"writing {origin}")
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Send the rows that are not there."""
@@ -186,7 +147,7 @@ class _Task:
         self.size += int(ready.size.sum())
         for partition in np.unique(ready.partition):
             mine = np.flatnonzero(ready.partition == partition)
-            self._store(Where(self.options.stream, self.options.target, int(partition)), ready, mine)
+            self._store(self.sink.where(int(partition)), ready, mine)
 
     def finish(self) -> Receipt:
         """Wait for the last answer."""
@@ -195,22 +156,29 @@ class _Task:
             raise self.origin.differs(
                 f"it had at least {int(self.there[0][-1]) + 1:,} rows then, and has {self.rows:,} now"
             )
+        for where, _, _, offset in self.seen.messages(self.origin):
+            self._wrote(where, int(offset[0]), int(offset[-1]))
+        if self.again:
+            self.retry.run(self._warn_of_doubles)
         return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
 
+    def _wrote(self, where: Where, first: int, last: int) -> None:
+        low, high = self.spans.get(str(where), (first, last))
+        self.spans[str(where)] = (min(low, first), max(high, last))
+
     def _begin(self) -> None:
-        found = self.client.topic(self.options.stream, self.options.target)
+        found = self.sink.partitions()
         if found is None and self.options.create_topic:
             self.client.make(self.options)
-            found = self.client.topic(self.options.stream, self.options.target)
+            found = self.sink.partitions()
         if found is None:
-            raise _missing(self.client, self.options)
-        if self.once:
-            for info in found:
-                self.seen.look(self.client, info)
-            self.there = self.seen.rows(self.origin)
-            self.known = len(self.there[0])
+            raise self.sink.missing()
         if not found:
             raise OptionError(f"topic '{self.options.target}' has no partitions.")
+        if self.once:
+            self.seen.look(self.client, found)
+            self.there = self.seen.rows(self.origin)
+            self.known = len(self.there[0])
         self.count = len(found)
 
     def abandon(self) -> None:
@@ -246,25 +214,48 @@ class _Task:
             except Disconnected as error:
                 self.retry.after(error)
                 if self.once:
-                    time.sleep(self.options.settle_time)
                     self.retry.run(lambda partition=where.partition: self._look_again(partition))  # type: ignore[misc]
                 left = self._missing(ready, some)
                 if len(left):
+                    self.doubt = True
                     self.sending = (self._send(where, self._messages(ready, left)), where, ready, left)
                 continue
             self.retry.progress()
+            doubt, self.doubt = self.doubt, False
             if first is not None:
-                low, high = self.spans.get(str(where), (first, first))
-                self.spans[str(where)] = (min(low, first), max(high, first + len(some) - 1))
+                self._wrote(where, first, first + len(some) - 1)
+                if self.once and doubt:
+                    self.again.append((where, ready.number[some], first))
                 if self.once and self.seen.ends[where.partition] == first:
                     self.seen.ends[where.partition] = first + len(some)
 
     def _look_again(self, partition: int) -> None:
-        found = {info.id: info for info in self.client.topic(self.options.stream, self.options.target) or []}
+        """After a request without an answer. A server that hung stores what it still has when it answers again, and
+        gets time for that.
+        """
+        self.sink.partitions()
+        time.sleep(self.options.settle_time)
+        self._catch_up(partition)
+        self.there = self.seen.rows(self.origin)
+
+    def _catch_up(self, partition: int) -> None:
+        found = {info.id: info for info in self.sink.partitions() or []}
         if partition not in found:
             raise ConnectError(f"partition {partition} of topic '{self.options.target}' is gone.")
         self.seen.catch_up(self.client, found[partition])
-        self.there = self.seen.rows(self.origin)
+
+    def _warn_of_doubles(self) -> None:
+        """Say so where a request that was given up was stored after all: nothing can take it back."""
+        for where, number, first in self.again:
+            self._catch_up(where.partition)
+            for at, row, _, offset in self.seen.messages(self.origin):
+                twice = (offset < first) | (offset >= first + len(number))
+                if at == where and (count := np.isin(row[twice], number).sum()):
+                    log.warning(
+                        "%s rows of %s are in '%s' twice: a request without an answer was stored later than settleTime "
+                        "(%gs) after the server answered again. Readers can tell them by their `id`; raise settleTime",
+                        count, self.origin, where, self.options.settle_time,
+                    )  # fmt: skip
 
     def _missing(self, ready: Rows, mine: Ints) -> Ints:
         """The rows that are not there yet; those that are must be the same."""
@@ -280,59 +271,10 @@ class _Task:
         return left
 
     def _messages(self, ready: Rows, some: Ints) -> list[Any]:
-        from apache_iggy import SendMessage
-
         values = [ready.value[i] for i in some.tolist()]
-        if ready.ids is None:  # also where nobody looks for them now: a later run may
-            task = rows.name(self.origin)
-            base = task.high << 64 | task.low
-            ids = [base + number for number in ready.number[some].tolist()]
-        else:
-            ids = [ready.ids[i] for i in some.tolist()]
-        if ready.headers is None:
-            return [SendMessage(value, None, number) for value, number in zip(values, ids, strict=True)]
-        sent = [_sdk_headers(ready.headers[i]) for i in some.tolist()]
-        return [SendMessage(v, h, number) for v, h, number in zip(values, sent, ids, strict=True)]
-
-
-def _missing(client: Client, options: IggySinkOptions) -> OptionError:
-    return OptionError(f"{client.missing(options.stream, options.target)} Or set createTopic=true to make it.")
-
-
-def _range(client: Client, where: Where, low: int, high: int) -> Messages:
-    """The messages of a range that are there."""
-    found: list[Messages] = []
-    at = low
-    while at < high:
-        block = client.poll(where, wire.OFFSET, at, min(BLOCK, high - at))
-        some = block.before(high)
-        if len(some):
-            found.append(some)
-        if not len(block) or len(some) < len(block):
-            break
-        at = int(block.offset[-1]) + 1
-    return Messages.joined(found)
-
-
-def _sdk_headers(pairs: list[tuple[str, str, bytes]]) -> dict[Any, Any] | None:
-    """Headers as the SDK takes them."""
-    from apache_iggy import HeaderKey, HeaderValue
-
-    return {HeaderKey.String(key): _sdk_value(HeaderValue, kind, value) for key, kind, value in pairs} or None
-
-
-_FORMATS = {"bool": "?", "int8": "b", "int16": "<h", "int32": "<i", "int64": "<q", "uint8": "B", "uint16": "<H",
-            "uint32": "<I", "uint64": "<Q", "float32": "<f", "float64": "<d"}  # fmt: skip
-
-
-def _sdk_value(kinds: Any, kind: str, value: bytes) -> Any:
-    if kind == "raw":
-        return kinds.Raw(value)
-    if kind == "string":
-        return kinds.String(value.decode())
-    made = {"int": "Int", "uint": "UnsignedInt", "float": "Float", "bool": "Bool"}
-    word = kind.rstrip("0123456789")
-    constructor = getattr(kinds, made[word] + kind[len(word) :])
-    if kind in ("int128", "uint128"):
-        return constructor(int.from_bytes(value, "little", signed=kind == "int128"))
-    return constructor(struct.unpack(_FORMATS[kind], value)[0])
+        headers = None if ready.headers is None else [ready.headers[i] for i in some.tolist()]
+        if ready.ids is not None:
+            return messages(values, [ready.ids[i] for i in some.tolist()], headers)
+        task = rows.name(self.origin)  # also where nobody looks for ids now: a later run may
+        base = task.high << 64 | task.low
+        return messages(values, [base + number for number in ready.number[some].tolist()], headers)

@@ -1,0 +1,116 @@
+"""What of a batch is in a topic already, told by the ids of its messages. Knows polls and ids; sends nothing."""
+
+import logging
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columns import Ints
+from penstock.connectors.iggy import polls, rows
+from penstock.connectors.iggy.client import Client, PartitionInfo
+from penstock.connectors.iggy.kept import lost
+from penstock.connectors.iggy.options import IggySinkOptions
+from penstock.connectors.iggy.wire import Messages, Where, Words
+from penstock.contract import Origin
+from penstock.offsets import Offsets
+
+log = logging.getLogger("penstock")
+# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
+FIRST = 1
+
+
+class Seen:
+    """The messages of one batch of a query that are in a topic, and up to where every partition is known."""
+
+    def __init__(self, options: IggySinkOptions, origin: Origin, before: Offsets | None = None):
+        self.options, self.origin, self.before = options, origin, before
+        self.ends: dict[int, int] = {}
+        self.created: dict[int, str] = {}
+        self.unsure: dict[int, str] = {}  # partitions where nobody can tell
+        self._ours = False  # whether a message of this query was seen, of whatever batch
+        self._found: list[tuple[Where, Words, Words, Ints, Ints]] = []  # this batch's messages: ids, checksums, offsets
+
+    def look(self, client: Client, partitions: list[PartitionInfo]) -> None:
+        """Look through the end of each partition, once."""
+        for info in [info for info in partitions if info.id not in self.ends]:
+            where = Where(self.options.stream, self.options.target, info.id)
+            if self.before is None:
+                self._look_back(client, where, info)
+            else:
+                self._look_behind(client, where, info, self.before)
+            self.ends[info.id], self.created[info.id] = info.next, info.created
+        if self.before is None and self.origin.batch > FIRST and not self._ours and not self.unsure:
+            self._ours = True  # said once
+            log.warning(
+                "%s is written as new: topic '%s' has nothing of this query. If the query has written to it before, "
+                "the topic was purged, or its server lost what it had confirmed",
+                self.origin, self.options.target,
+            )  # fmt: skip
+
+    def catch_up(self, client: Client, info: PartitionInfo) -> None:
+        """Look at what came since."""
+        where, seen = Where(self.options.stream, self.options.target, info.id), self.ends[info.id]
+        if info.next < seen or info.created != self.created[info.id]:
+            raise lost(where, f"it ends at {info.next}, but {self.origin} has seen it up to {seen}")
+        for block in polls.between(client, where, seen, info.next, info):
+            self._keep(where, block)
+        self.ends[info.id] = info.next
+
+    def rows(self, origin: Origin) -> tuple[Ints, Ints]:
+        """The rows of a task that are there, in order, and a checksum of each."""
+        found = list(self.messages(origin))
+        none = np.empty(0, np.int64)
+        number, at = np.unique(np.concatenate([none, *(number for _, number, _, _ in found)]), return_index=True)
+        return number, np.concatenate([none, *(crc for _, _, crc, _ in found)])[at]
+
+    def messages(self, origin: Origin) -> Iterator[tuple[Where, Ints, Ints, Ints]]:
+        """The messages of a task, some at a time: the row of each, its checksum and its offset."""
+        task = rows.name(origin)
+        for where, high, low, crc, offset in self._found:
+            mine, number = rows.rows_of(task, high, low)
+            if len(number):
+                yield where, number, crc[mine], offset[mine]
+
+    def _look_behind(self, client: Client, where: Where, info: PartitionInfo, before: Offsets) -> None:
+        """A batch that began when the partition ended somewhere: its rows lie behind."""
+        at = before.get(str(where))
+        known = at is not None and at.epoch == info.created and at.next <= info.next
+        for block in polls.between(client, where, at.next if at and known else 0, info.next, info):
+            self._keep(where, block)
+
+    def _look_back(self, client: Client, where: Where, info: PartitionInfo) -> None:
+        """A batch that may have begun at any time: from the end back to where it is clear that no older one matters."""
+        end = info.next
+        at, begins, foreign, settled = end, 0, 0, end == 0
+        while info.messages and not settled and at > begins and foreign < self.options.look_back:
+            low = max(begins, at - (1 if at == end else min(polls.BLOCK, self.options.look_back - foreign)))
+            block = Messages.joined(list(polls.between(client, where, low, at, info)))
+            batches = self._keep(where, block)
+            settled = bool((batches < self.origin.batch).any())
+            foreign = 0 if len(batches) else foreign + (at - low)
+            if at == end and not settled:
+                begins = polls.begin(client, where, info)
+            at = low
+        settled |= begins == 0 and at == 0
+        if not settled and self.origin.batch > FIRST:
+            self.unsure[where.partition] = (
+                f"nobody can tell whether {self.origin} was written to '{where}' before: what could tell has been "
+                f"deleted, or lies behind {self.options.look_back:,} messages of others (lookBack). If it was not, set "
+                "delivery=at_least_once for one run. Let the topic keep messages for longer than the query may rest."
+            )
+
+    def _keep(self, where: Where, block: Messages) -> Ints:
+        """Of this batch's messages, what tells them apart; not what they hold. The batches of all that are ours."""
+        task = rows.name(self.origin)
+        batches = rows.batches_of(task, block.high, block.low)
+        if (batches > self.origin.batch).any():
+            raise self.origin.overtaken(int(batches.max()))
+        self._ours |= bool(len(batches))
+        mine = rows.of_batch(task, block.high, block.low)
+        if mine.any():
+            values = block.value.filter(pa.array(mine)).to_pylist()
+            sums = np.array([zlib.crc32(value) for value in values], np.int64)
+            self._found.append((where, block.high[mine], block.low[mine], sums, block.offset[mine]))
+        return batches
