@@ -4,10 +4,9 @@ A position is the next one to read, so every end is exclusive. An epoch names on
 stream that is deleted and made again counts from 1 again, but in another epoch.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from penstock.errors import OptionError
@@ -171,51 +170,6 @@ def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = Non
 def even(span: Range, parts: int) -> list[int]:
     """The inner positions that cut `span` into `parts` of equal length, give or take one."""
     return [span.start + len(span) * part // parts for part in range(1, parts)]
-
-
-class Tally:
-    """How many rows of `span` lie before positions in it, counted where it matters: each count costs a request.
-
-    `count` answers how many rows lie at or after each position, however far they go. Rows that arrive meanwhile lie
-    behind the end of the span, which is counted anew in each call, last.
-    """
-
-    def __init__(self, count: Callable[[Sequence[int]], Sequence[int]], span: Range, rows: int):
-        self.count, self.span, self.rows = count, span, rows
-        self._known = {span.start: 0, span.end: rows}
-
-    def locate(self, targets: Sequence[int], slack: int = 0, worst: int = 0) -> list[int]:
-        """For each target t a position with t rows before it, give or take `slack`, and where that is hard to find
-        up to the `worst`; never more than t without any slack.
-
-        Targets must ascend, and so does the answer, whatever `count` says. Positions are guessed as if rows lay
-        evenly between two that are known, and every third time halved, so that any rows are found in the end.
-        """
-        turn = 0
-        while True:
-            at = sorted(self._known)
-            before = list(accumulate((self._known[position] for position in at), max))
-            allowed = min(max(slack, worst), slack << max(0, turn - 1))
-            found = [_bracket(at, before, target, allowed, halve=turn % 3 == 2) for target in targets]
-            guesses = sorted({guess for guess, is_known in found if not is_known})
-            if not guesses:
-                return list(accumulate((position for position, _ in found), max))
-            *after, beyond = self.count([*guesses, self.span.end])
-            self._known |= {p: self.rows - (rows - beyond) for p, rows in zip(guesses, after, strict=True)}
-            turn += 1
-
-
-def _bracket(at: Sequence[int], before: Sequence[int], target: int, slack: int, halve: bool) -> tuple[int, bool]:
-    """The position for a target, True; or the one to count next, False. `before` are the rows before each of `at`."""
-    high = bisect_right(before, target)
-    if high == len(at):
-        return at[-1], True
-    low = high - 1
-    missing, beyond, gap = target - before[low], before[high] - target, at[high] - at[low]
-    if gap <= 1 or min(missing, beyond) <= slack:
-        return (at[high] if beyond <= min(slack, missing - 1) else at[low]), True
-    share = 0.5 if halve else (missing + 0.5) / (missing + beyond)
-    return at[low] + max(1, min(gap - 1, round(gap * share))), False
 
 
 def tasks(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.contract import Marking, ReadOptions, Resuming, Source, Weighing
+from penstock.cuts import Tally, cut, rows_per_task
 from penstock.errors import DataLossError, OptionError
 from penstock.offsets import (
     Bound,
@@ -18,7 +19,6 @@ from penstock.offsets import (
     Offsets,
     Position,
     Range,
-    Tally,
     advance,
     decode,
     encode,
@@ -36,11 +36,6 @@ T = TypeVar("T")
 LOOK_EVERY = 0.05
 LOOK_SHARE = 20
 LOOK_AT_LEAST = 2.0
-
-# A source may pay for each position that it counts from: beyond so many cuts, those between lie evenly.
-EXACT_CUTS = 64
-# So few rows are cut exactly where the limits ask for it.
-FEW_ROWS = 1000
 
 
 class Planner:
@@ -263,14 +258,11 @@ class Planner:
                     if given[shard] < rows[shard]:
                         lengths[shard] = tally.locate([given[shard]])[0] - spans[shard].start
                 end, rows = advance(start, bounds, lengths), given
-            per_task = _per_task(rows, most, at_least)
-            cuts = {}
-            for shard, tally in tallies.items():
-                parts, slack = _parts(rows[shard], per_task, most)
-                cuts[shard] = _cuts(tally, end[shard].next, rows[shard], parts, slack)
+            size = rows_per_task(rows, most, at_least)
+            cuts = {shard: cut(tally, end[shard].next, rows[shard], size, most) for shard, tally in tallies.items()}
         except _UncountableError:
             return self._plan(start, bounds, max_rows, max_bytes, counting=False)
-        return end, {"perTask": per_task, **({"cuts": cuts} if cuts else {})}
+        return end, {"perTask": size, **({"cuts": cuts} if cuts else {})}
 
     def _count(self, shard: str, positions: Sequence[int]) -> Sequence[int]:
         counted = self._counts(shard, positions)
@@ -285,41 +277,6 @@ class _UncountableError(Exception):
 
 def _new_life(before: Position, after: Position) -> bool:
     return bool(before.epoch) and before.epoch != after.epoch
-
-
-def _parts(rows: int, per_task: int, most: int) -> tuple[int, int]:
-    """How many tasks, and by how many rows each cut may be off its place: no task may get more than `most`.
-
-    To be exact takes many counts. So a batch of many rows that would fill its tasks to the last row gets a few more.
-    """
-    parts = -(-rows // per_task)
-    if rows > FEW_ROWS and rows > 0.96 * most * parts:
-        parts = -(-rows // int(0.95 * most))
-    part = rows / max(1, parts)
-    return parts, int(max(0, min(0.25 * part, (most - part) / 2)))
-
-
-def _cuts(tally: Tally, end: int, rows: int, parts: int, slack: int) -> list[int]:
-    """The inner positions that cut a span up to `end` into `parts` of about equal rows: within a tenth if that is
-    easily found, and within the slack.
-    """
-    anchors = min(parts, EXACT_CUTS)
-    targets = [rows * part // anchors for part in range(1, anchors)]
-    found = tally.locate(targets, min(slack, rows // (10 * max(1, parts))), slack)
-    if anchors == parts:
-        return found
-    edges = [tally.span.start, *found, end]
-    at = [anchors * part / parts for part in range(1, parts)]
-    return [edges[int(x)] + int((edges[int(x) + 1] - edges[int(x)]) * (x % 1)) for x in at]
-
-
-def _per_task(rows: Mapping[str, int], most: int, at_least: int) -> int:
-    """Rows per task giving at least `at_least` tasks, and hardly more than need be."""
-    total = sum(rows.values())
-    size = max(1, -(-total // at_least))
-    # Rounded up, 5 rows in 4 tasks would be 3, and rows of many shards are packed together.
-    exact = len(rows) == 1 and -(-total // size) >= at_least
-    return max(1, min(most, size if exact else total // at_least))
 
 
 def _rows_allowed(max_bytes: int | None, bounds: Bounds, max_rows: int | None) -> int | None:

@@ -15,7 +15,7 @@ import penstock
 SRC = Path(penstock.__file__).parents[1]
 CORE = [
     "errors", "options", "offsets", "record", "contract", "plan", "templates", "held", "columns", "pool", "retry",
-    "ahead", "jsontext", "ddl", "cargo", "answers",
+    "ahead", "jsontext", "ddl", "cargo", "answers", "cuts",
 ]  # fmt: skip
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
 IS_SPARKS_OWN = {f"penstock.{name}" for name in ("spark", "spark.reading", "spark.tables", "spark.writing", "s2")}

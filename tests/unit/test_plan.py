@@ -3,7 +3,6 @@ import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.contract import ReadOptions
 from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError
-from penstock.offsets import Bound, Bounds, Offsets, Position, Range, Tally, decode, encode
-from penstock.plan import EXACT_CUTS, LOOK_AT_LEAST, Planner, _cuts
+from penstock.offsets import Bound, Bounds, Offsets, Position, Range, decode, encode
+from penstock.plan import LOOK_AT_LEAST, Planner
 from penstock.retry import Retry
 
 Json = dict[str, Any]
@@ -651,20 +650,6 @@ def test_a_start_by_time_that_lies_beyond_the_look_is_no_loss() -> None:
     plan = planner(source, "earliest", startingTimestamp="2026-01-01T00:00:00Z")
     assert plan.initial()["next"] == {"s": 10}
     assert plan.once(lambda _, bound: (bound.first, bound.next)) == []
-
-
-def test_many_cuts_are_counted_at_few_places() -> None:
-    asked: list[int] = []
-
-    def count(positions: Sequence[int]) -> Sequence[int]:
-        asked.append(len(positions))
-        return [(100_000 - p) // 10 for p in positions]
-
-    cuts = _cuts(Tally(count, Range("s", 0, 100_000), 10_000), 100_000, 10_000, 1000, 1)
-    assert len(cuts) == 999
-    assert cuts == sorted(cuts)
-    assert max(asked) <= EXACT_CUTS + 1
-    assert max(b - a for a, b in pairwise([0, *cuts, 100_000])) <= 2 * 100
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from typing import NoReturn
 
 from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.calls import Calls
+from penstock.connectors.jetstream.counting import before
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats.subjects import intersect
-from penstock.errors import Disconnected, OptionError
+from penstock.errors import OptionError
 
 
 def listed(info: StreamInfo, filters: Sequence[str]) -> bool:
@@ -79,9 +80,9 @@ def admit_position(calls: Calls, options: JetStreamOptions, info: StreamInfo, at
     """
     if noted == "" or options.purge_unread:
         return  # a checkpoint from before there were notes
-    wanted, before = options.subjects or (">",), noted.split(",") if noted else []
-    both = [text for a in wanted for b in before if (text := intersect(a, b))]
-    unread = _between(calls, info, wanted, at) - _between(calls, info, both, at)
+    wanted, read = options.subjects or (">",), noted.split(",") if noted else []
+    both = [text for a in wanted for b in read if (text := intersect(a, b))]
+    unread = before(calls, info, wanted, at) - before(calls, info, both, at)
     if unread <= 0:
         return
     if noted is None:
@@ -95,17 +96,6 @@ def admit_position(calls: Calls, options: JetStreamOptions, info: StreamInfo, at
         f"{unread:,} messages lie before its position {at}: its next commit would delete them unread. Go back to the "
         "subjects of before, start with a new checkpointLocation, or set purgeUnread=true to let them go."
     )
-
-
-def _between(calls: Calls, info: StreamInfo, filters: Sequence[str], at: int) -> int:
-    """How many messages the filters match before a position."""
-    total = 0
-    for text in filters:
-        counted = calls.direct_counts(info.name, text, [info.first, at])
-        if counted is None:
-            raise Disconnected(f"a mirror of stream '{info.name}' answers in its place")
-        total += counted[0] - counted[1]
-    return total
 
 
 def _needs_direct(calls: Calls, info: StreamInfo) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.connectors.jetstream import api, engines
+from penstock.connectors.jetstream import api, counting, engines
 from penstock.connectors.jetstream.admission import admit, admit_each_filter, admit_filters, listed
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
@@ -107,7 +107,16 @@ class JetStreamSource:
         filters = self.options.subjects
         if not filters and 2 * info.messages > info.last - info.first:
             return None
-        return self._ask(lambda calls: self._count(calls, info, filters, positions))
+        engine = self.options.read_engine
+        ways = (engine,) if engine != "auto" else ("auto", "consumer") if self._may_count_direct else ("consumer",)
+        for way in ways:
+            try:
+                return self._ask(partial(counting.count, info=info, filters=filters, positions=positions, engine=way))
+            except Denied:
+                self._drop()
+                self._may_count_direct = False
+        # Even by numbers will do: it is only about who reads how much.
+        return None
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of `span`. After a lost connection it goes on behind the last row it gave."""
@@ -311,46 +320,6 @@ class JetStreamSource:
             else:
                 low = message.sequence + 1
         return low
-
-    def _count(
-        self, calls: Calls, info: api.StreamInfo, filters: Sequence[str], positions: Sequence[int]
-    ) -> Sequence[int] | None:
-        if self.options.read_engine == "direct" or info.retention != "limits":
-            return self._count_direct(calls, info, filters, positions)
-        try:
-            if self._may_count_direct and self._suits_direct(calls, info, filters):
-                counted = self._count_direct(calls, info, filters, positions)
-                if counted is not None:
-                    return counted
-        except Denied:
-            self._may_count_direct = False
-            self._drop()
-            calls = self._open()
-        try:
-            return calls.counts(info.name, [api.reader(at, filters, info.name, info.most_idle) for at in positions])
-        except ApiError:
-            # No consumer to be had: even by numbers will do, it is only about who reads how much.
-            return None
-        except Denied:
-            self._drop()
-            return None
-
-    def _suits_direct(self, calls: Calls, info: api.StreamInfo, filters: Sequence[str]) -> bool:
-        """Whether DIRECT.GET counts for less than a consumer does, and as well: replicas may lag behind each other."""
-        if self.options.read_engine != "auto" or not info.allow_direct:
-            return False
-        return info.replicas == 1 and len(filters) <= 1 and calls.connection.version() >= (2, 11)
-
-    def _count_direct(
-        self, calls: Calls, info: api.StreamInfo, filters: Sequence[str], positions: Sequence[int]
-    ) -> Sequence[int] | None:
-        total = [0] * len(positions)
-        for text in filters or (">",):
-            counted = calls.direct_counts(info.name, text, positions)
-            if counted is None:
-                return None
-            total = [a + b for a, b in zip(total, counted, strict=True)]
-        return total
 
 
 def _bound(info: api.StreamInfo) -> Bound:
