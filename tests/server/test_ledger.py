@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from jetstream_tools import until
 from pyspark import TaskContext
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from sink_tools import Stopped, batch, batches, bodies, commit, count, dies_after, stored, write
 
 from harness import Admin, server, server_binary
@@ -331,3 +331,19 @@ def test_a_wrong_address_is_told_at_once(batch_number: int, monkeypatch: pytest.
     with pytest.raises(ConnectError, match=words):
         connector.streamWriter(VALUE, overwrite=False).write(iter([batch([b"a"])]))
     assert time.monotonic() - before < 2
+
+
+def test_a_server_without_jetstream_is_told_at_once(folder: Path) -> None:
+    with NatsServer(folder, config="# no JetStream") as running:
+        connector = JetStream({"servers": running.url, "subject": "a"})
+        with pytest.raises(ConnectError, match=r"JetStream does not answer on '\$JS.API': it is not enabled"):
+            connector.writer(VALUE, overwrite=False)
+
+
+def test_a_subject_that_no_stream_takes_is_told_before_any_task(query: Query) -> None:
+    options = {"servers": query.url, "subject": f"{query.stream}x.y"}
+    with pytest.raises(OptionError, match=r"no stream takes the subject '\w+x\.y'.* Where the account maps subjects"):
+        JetStream(options).writer(VALUE, overwrite=False)
+    with_subject = StructType([*VALUE.fields, StructField("subject", StringType())])
+    JetStream(options).writer(with_subject, overwrite=False)
+    JetStream(options | {"subject": "{value}"}).writer(StructType([StructField("value", StringType())]), False)

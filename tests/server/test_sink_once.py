@@ -159,6 +159,26 @@ def test_a_twin_that_is_ahead_in_a_stream_met_late_is_seen(admin: Admin, nats: N
     assert bodies(admin, f"{stream}B") == count(5, 10)
 
 
+def test_a_task_that_is_still_at_work_when_its_batch_is_done_is_stopped_where_it_cannot_tell(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    """A twin was faster; the notes are gone that would say where to look in a stream met late."""
+    for name in "AB":
+        admin.create(f"{stream}{name}", f"{stream}.{name}.>", duplicate_window=int(WINDOW * 1e9))
+    rows = [batch([name.encode()], subject=pa.array([f"{stream}.{name}.x"])) for name in "AB"]
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        yield rows[0]
+        commit(nats.url, [write(nats.url, rows)])
+        sys.__dict__.pop("_penstock_targets", None)
+        pass_the_window()
+        yield rows[1]
+
+    with pytest.raises(ConnectError, match=r"partition 1 of batch 1 is being written, .* has overtaken it"):
+        write(nats.url, overtaken())
+    assert bodies(admin, f"{stream}B") == [b"B"]
+
+
 def twins(*attempts: Callable[[], Any]) -> list[BaseException]:
     """Attempts at the same time; what went wrong in them."""
     failed: list[BaseException] = []

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import templates
+from penstock.columns import lengths
 from penstock.connectors.jetstream import rows
 from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.calls import Calls
@@ -19,7 +20,7 @@ from penstock.connectors.jetstream.guard import ROWS, Guard, _rows
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets
-from penstock.connectors.nats.frames import frames
+from penstock.connectors.nats.frames import frames, size_of
 from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.nats.subjects import as_regex
 from penstock.contract import Origin, Receipt
@@ -496,6 +497,19 @@ def test_a_chunk_is_written_off_bit_by_bit(numbers: list[int], answers: list[set
         chunk.mark(np.array(sorted(rows_), np.int64))
         chunk = chunk.rest()
     assert_same(chunk, numbered([n for n in numbers if not any(n in rows_ for rows_ in answers)]))
+
+
+@given(NUMBERS, st.integers(1, 40))
+def test_a_chunk_is_cut_by_bytes(numbers: list[int], largest: int) -> None:
+    chunk = numbered(numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "LARGEST", largest)
+        parts = list(rows.parts(chunk))
+    assert [n for part in parts for n in part.number.tolist()] == numbers
+    for part in parts:
+        assert_same(part, numbered(part.number.tolist()))
+        sizes = size_of(part.block, part.value) + lengths(part.subject)
+        assert sizes[1:].sum() < largest
 
 
 # What is there already

@@ -54,7 +54,7 @@ def accept(options: JetStreamSinkOptions, columns: pa.Schema) -> None:
 
 
 def parts(made: Chunk) -> Iterator[Chunk]:
-    """The same rows in chunks of at most LARGEST bytes, or one row: on a slow link, one chunk may take long enough."""
+    """The same rows in chunks of about LARGEST bytes: on a slow link, one may take long enough."""
     sizes = np.cumsum(size_of(made.block, made.value) + lengths(made.subject))
     cuts = np.flatnonzero(np.diff(sizes // LARGEST)) + 1
     for low, high in pairwise([0, *cuts.tolist(), len(made)]):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock import templates
 from penstock.ahead import Ahead
 from penstock.columns import lengths
 from penstock.connectors.jetstream import acks, api, publish, rows
@@ -47,7 +48,8 @@ class JetStreamSink:
 
     def __init__(self, options: JetStreamSinkOptions, columns: pa.Schema):
         rows.accept(options, columns)
-        self.options, self.own_ids = options, "id" in columns.names
+        self.options = options
+        self.own_ids, self.own_subjects = "id" in columns.names, "subject" in columns.names
         self._calls: Calls | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
@@ -89,8 +91,16 @@ class JetStreamSink:
                 raise Origin(query, batch, partition).differs(how, OWN_IDS)
 
     def check(self) -> None:
-        """Reach the server."""
-        self.open()
+        """Reach JetStream, and where all rows go to one subject, make sure that a stream takes it."""
+        subject = self.options.subject or ""
+        same = bool(subject) and not self.own_subjects and not templates.columns(subject)
+        try:
+            calls = self.open()
+            if not calls.names(subject if same else "any") and same:
+                raise nobody(calls, subject)
+        except Disconnected:
+            self.drop()
+            raise
 
     @property
     def has_ledger(self) -> bool:
