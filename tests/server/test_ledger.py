@@ -267,6 +267,19 @@ def test_rows_that_moved_to_another_partition_in_mid_batch_are_refused_at_the_co
     assert (f"{name}.0.done" in " ".join(query.notes())) is False
 
 
+@pytest.mark.parametrize("done", [False, True])
+def test_a_batch_whose_rows_cannot_be_asked_for_again_is_replayed_empty(query: Query, done: bool) -> None:
+    """Core NATS and shared durables hold what arrived in the driver: after a crash in mid-batch it is there no more."""
+    query.run(0)
+    if done:
+        query.commit(1, *(query.write(1, partition=p) for p in (0, 1)))
+    else:
+        with pytest.raises(Stopped):
+            query.write(1, dies_after(batches(2000), 1), partition=1)
+    query.commit(1, *(query.write(1, [batch([])], partition=p) for p in (0, 1)))
+    query.run(2)
+
+
 def test_rows_with_ids_of_their_own_may_move(query: Query) -> None:
     rows = [
         batch(count(5 * i, 5 * i + 5), id=pa.array([f"order-{n}" for n in range(5 * i, 5 * i + 5)])) for i in (0, 1)

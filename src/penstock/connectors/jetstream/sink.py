@@ -74,9 +74,12 @@ class JetStreamSink:
         query, rows = receipts[0].origin.query, {each.origin.partition: each.rows for each in receipts if each.rows}
         try:
             ledger = Ledger(self.open(), self.options.ledger)
-            self._refuse_moved(query, batch or 0, ledger.missing(query, batch or 0, rows))
+            # Where none has rows, none can have come elsewhere: sources that cannot be asked twice replay an empty batch.
+            if rows:
+                self._refuse_moved(query, batch or 0, ledger.missing(query, batch or 0, rows))
             if batch is not None:
-                self._refuse_moved(query, batch, ledger.done(query, batch, rows))
+                missing = ledger.done(query, batch, rows)
+                self._refuse_moved(query, batch, missing if rows else ())
             elif rows:
                 ledger.forget(query)
         except Disconnected:
