@@ -97,6 +97,11 @@ class Held:
             self.first, self.next = self.first + by, self.next + by
             self._pieces = deque(piece._replace(first=piece.first + by) for piece in self._pieces)
 
+    def skip(self) -> None:
+        """Give out a number that has no row."""
+        with self._lock:
+            self.next += 1
+
     def release(self, end: int) -> list[pa.RecordBatch]:
         """Forget the rows before `end`, and give them back once more."""
         gone = []

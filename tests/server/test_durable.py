@@ -89,6 +89,34 @@ def commit_all(source: DurableSource) -> list[int]:
     return found
 
 
+def as_spark(source: DurableSource, seconds: float) -> list[int]:
+    """What a query reads that commits a batch only when the next one begins."""
+    plan = Planner(source, source.options, "latest")
+    seen: list[int] = []
+    at, deadline = plan.next(plan.initial(), None), time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        end = plan.next(at, None)
+        if end != at:
+            source.commit(decode(at))
+            spans = [span for task in plan.tasks(at, end) for span in task]
+            seen += [int(v) for span in spans for each in source.ship(span) for v in each["value"].to_pylist()]
+            at = end
+        time.sleep(0.01)
+    return seen
+
+
+@pytest.mark.parametrize("limits", [{"max_ack_pending": 500}, {"max_buffer_bytes": "200kb"}])
+@pytest.mark.parametrize("ack", ["explicit", "all"])
+def test_a_batch_with_all_that_may_be_pending_is_not_the_last_one(
+    admin: Admin, nats: NatsServer, shared: str, ack: str, limits: dict[str, Any]
+) -> None:
+    durable(admin, shared, ack, **{k: v for k, v in limits.items() if k == "max_ack_pending"})
+    given = {"maxBufferBytes": v for k, v in limits.items() if k == "max_buffer_bytes"}
+    with taking(nats.url, shared, ack, **given) as source:
+        assert as_spark(source, 4) == list(range(3000))
+        assert state(admin, shared)["num_ack_pending"] == 0, "the last batch is acknowledged too"
+
+
 @pytest.mark.parametrize("ack", ["explicit", "all"])
 def test_messages_are_acknowledged_when_spark_has_them(admin: Admin, nats: NatsServer, shared: str, ack: str) -> None:
     durable(admin, shared, ack)

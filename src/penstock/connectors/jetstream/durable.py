@@ -38,6 +38,8 @@ ENOUGH = 2 << 20
 ACKS = 1000
 # What waits so many times the consumer's `ack_wait` for an acknowledgement is worth a warning.
 LONG = 3
+# When nothing has come for so many seconds, what Spark has had is to be acknowledged.
+QUIET = 0.2
 # Where ack=all must wait for others, it looks again after so many seconds.
 AGAIN = 0.5
 
@@ -58,6 +60,8 @@ class DurableSource:
         self._owed_since: float | None = None
         self._look_at = 0.0
         self._warned = False
+        self._stands = 0  # where the query does, and since when
+        self._since = 0.0
 
     def begin(self) -> None:
         """Nothing to refuse."""
@@ -80,6 +84,10 @@ class DurableSource:
         if self._failed is not None:
             raise self._failed
         held = self.held
+        # Spark tells of a batch that is done only when it begins the next one. While nothing new comes there is none,
+        # and nothing may come because of what is not acknowledged: then a number without a row makes an empty one.
+        if held.next == self._stands and time.monotonic() - self._since > QUIET and held.waiting():
+            held.skip()
         return {self.stream: Bound(held.first, held.next, row_bytes=held.row_bytes, transient=True)}
 
     def find(self, shard: str, timestamp: int) -> int:
@@ -99,7 +107,9 @@ class DurableSource:
         yield from self.ship(span)
 
     def progress(self, at: Offsets) -> None:
-        """The consumer itself shows it."""
+        """Where the query stands; the consumer itself shows it."""
+        if self.stream in at:
+            self._stands, self._since = at[self.stream].next, time.monotonic()
 
     def commit(self, end: Offsets) -> None:
         """Acknowledge what Spark has. Where that cannot be done now, the thread does it later."""
