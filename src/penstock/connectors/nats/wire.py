@@ -152,13 +152,13 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
     # The spaces of a line: behind the kind, the subject, the sid and, if any, the reply subject and the header size.
     edges = grid(space, at)
     if edges is not None and edges.shape[1] > 2:
-        count = np.full(len(edges), edges.shape[1], np.int64)
+        count = np.full(len(edges), min(edges.shape[1], 9), np.int8)
     else:
         first = np.searchsorted(space, at[:-1])
-        count = np.diff(first, append=len(space))
+        count = np.minimum(np.diff(first, append=len(space)), 9).astype(np.int8)
         edges = space[np.minimum(first[:, None] + np.arange(5), len(space) - 1)]
-    replies = count - with_headers - 3  # 0, or 1 where there is a reply subject
-    if replies.view(np.uint64).max() > 1:
+    replies = count - with_headers.view(np.int8) - 3  # 0, or 1 where there is a reply subject
+    if replies.view(np.uint8).max() > 1:
         row = int(np.argmax((replies < 0) | (replies > 1)))
         raise _no_message(bytes(buffer[start[row] : line_end[row]]))
     fourth = edges[:, min(3, edges.shape[1] - 1)]
