@@ -191,6 +191,19 @@ def test_one_task_writes_to_several_streams(admin: Admin, nats: NatsServer, stre
     assert receipt.spans == {f"{stream}A": (1, 1000), f"{stream}B": (1, 1000)}
 
 
+@all_modes
+def test_rows_behind_one_that_is_there_already_stay_behind_the_others(
+    admin: Admin, nats: NatsServer, stream: str, mode: str
+) -> None:
+    """A batch with an id that is known is refused as a whole, and its rows follow one by one: before the next batch."""
+    subject = made(admin, stream, mode)
+    admin.publish([(subject, b"first", {"Nats-Msg-Id": "order-500"})])
+    ids = pa.array([f"order-{i}" if i == 500 else None for i in range(3000)])
+    receipt = write(nats.url, [batch(count(0, 3000), id=ids)], subject=subject, publishMode=mode)
+    assert receipt.rows == 3000
+    assert bodies(admin, stream) == [b"first", *count(0, 500), *count(501, 3000)]
+
+
 def test_a_time_to_live_is_kept(admin: Admin, nats: NatsServer, stream: str) -> None:
     subject = made(admin, stream, allow_msg_ttl=True)
     write(nats.url, [batch([b"a", b"b"], ttl=pa.array(["1h", None]))], subject=subject)

@@ -139,29 +139,39 @@ def _frames(chunk: Chunk, prefix: bytes, low: int, high: int) -> memoryview:
 
 
 def atomic(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
-    """Publish in batches that are stored whole or not at all. The rows of those that were refused are not marked."""
+    """Publish in batches that are stored whole or not at all. Rows from the first one that was refused are not marked.
+
+    The next batches wait at the server while one is stored, but each is only finished when the one before it is: rows
+    behind one that was refused must not be there before it.
+    """
     sid, inbox = connection.subscribe()
     prefix = inbox.encode() + b"."
     done = Acks(acks.nothing())
     parts = [chunk.part(low, low + ATOMIC_ROWS) for low in range(0, len(chunk), ATOMIC_ROWS)]
-    for low in range(0, len(parts), ATOMIC_OPEN):
-        group = dict(enumerate(parts[low : low + ATOMIC_OPEN]))
-        connection.send(b"".join(_atomic_frames(part, prefix, i) for i, part in group.items()))
-        while group:
+    ends: list[memoryview] = []
+    answers: dict[int, dict[str, Any]] = {}
+    for i, part in enumerate(parts):
+        while len(ends) < min(len(parts), i + ATOMIC_OPEN):
+            begin, end = _atomic_frames(parts[len(ends)], prefix, len(ends))
+            connection.send(begin)
+            ends.append(end)
+        connection.send(ends[i])
+        while i not in answers:
             for frame in connection.receive(sid, linger=False, timeout=timeout).others:
                 # An empty answer: the first message of a batch was accepted.
-                if not frame.subject.startswith(prefix) or not (frame.payload or frame.headers):
-                    continue
-                part = group.pop(acks.place(frame.subject, prefix, ATOMIC_OPEN), None)
-                answer = acks.parse(frame.payload) if frame.payload else {}
-                if part is not None and answer.get("count") == len(part):
-                    stream, last = acks.stored_at(answer)
-                    done.add(Acks(part.number, {stream: (last - len(part) + 1, last)}), chunk.mark)
+                if frame.subject.startswith(prefix) and (frame.payload or frame.headers):
+                    answer = acks.parse(frame.payload) if frame.payload else {}
+                    answers[acks.place(frame.subject, prefix, len(parts))] = answer
+        if answers[i].get("count") != len(part):
+            break
+        stream, last = acks.stored_at(answers[i])
+        done.add(Acks(part.number, {stream: (last - len(part) + 1, last)}), chunk.mark)
     connection.unsubscribe(sid)
     return done
 
 
-def _atomic_frames(part: Chunk, prefix: bytes, which: int) -> bytes:
+def _atomic_frames(part: Chunk, prefix: bytes, which: int) -> tuple[memoryview, memoryview]:
+    """A batch, and its last row, which finishes it."""
     batch = uuid.uuid4().hex.encode()
     last = pa.array([b""] * (len(part) - 1) + [b"Nats-Batch-Commit: 1\r\n"], pa.binary())
     own = b"" if part.block is None else part.block
@@ -170,8 +180,9 @@ def _atomic_frames(part: Chunk, prefix: bytes, which: int) -> bytes:
     # Only the first and the last are answered.
     reply = [b""] * len(part)
     reply[0] = reply[-1] = prefix + b"%d" % which
-    data: bytes = frames(part.subject, pa.array(reply, pa.binary()), block, part.value).buffers()[2].to_pybytes()
-    return data
+    out = frames(part.subject, pa.array(reply, pa.binary()), block, part.value)
+    data, cut = memoryview(out.buffers()[2]), int(offsets(out)[-2])
+    return data[:cut], data[cut:]
 
 
 def fast(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
