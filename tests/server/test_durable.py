@@ -105,14 +105,13 @@ def as_spark(source: DurableSource, seconds: float) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("limits", [{"max_ack_pending": 500}, {"max_buffer_bytes": "200kb"}])
+@pytest.mark.parametrize(("config", "options"), [({"max_ack_pending": 500}, {}), ({}, {"maxBufferBytes": "200kb"})])
 @pytest.mark.parametrize("ack", ["explicit", "all"])
 def test_a_batch_with_all_that_may_be_pending_is_not_the_last_one(
-    admin: Admin, nats: NatsServer, shared: str, ack: str, limits: dict[str, Any]
+    admin: Admin, nats: NatsServer, shared: str, ack: str, config: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    durable(admin, shared, ack, **{k: v for k, v in limits.items() if k == "max_ack_pending"})
-    given = {"maxBufferBytes": v for k, v in limits.items() if k == "max_buffer_bytes"}
-    with taking(nats.url, shared, ack, **given) as source:
+    durable(admin, shared, ack, **config)
+    with taking(nats.url, shared, ack, **options) as source:
         assert as_spark(source, 4) == list(range(3000))
         assert state(admin, shared)["num_ack_pending"] == 0, "the last batch is acknowledged too"
 

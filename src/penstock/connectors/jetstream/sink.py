@@ -74,7 +74,7 @@ class JetStreamSink:
         query, rows = receipts[0].origin.query, {each.origin.partition: each.rows for each in receipts if each.rows}
         try:
             ledger = Ledger(self.open(), self.options.ledger)
-            # Where none has rows, none can have come elsewhere: sources that cannot be asked twice replay an empty batch.
+            # Where none has rows, none moved: a source that cannot be asked twice replays an empty batch.
             if rows:
                 self._refuse_moved(query, batch or 0, ledger.missing(query, batch or 0, rows))
             if batch is not None:
