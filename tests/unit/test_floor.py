@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connectors.jetstream.floor import NONE, Deliveries, Safe, safe, with_acks
+from penstock.connectors.jetstream.floor import Deliveries, Safe, safe, with_acks
+
+NONE = Deliveries.of([])
 
 
 def given_to_us(*pairs: tuple[int, int], start: str = "$JS.ACK.S.d.1") -> Deliveries:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.connectors import FORMATS
 
 SRC = Path(penstock.__file__).parents[1]
 CORE = [
@@ -184,3 +185,17 @@ def test_the_core_runs_without_spark() -> None:
     loaded = loaded_by(*pure)
     assert set(pure) <= loaded
     assert loaded & {"pyspark", "nkeys", "nats", "typer", "rich"} == set()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_connector_can_be_sent_to_a_python_that_has_it_not(format: str) -> None:
+    """As `penstock.register` sends it: made in a process of its own, as what it leaves in cloudpickle stays."""
+    write = (
+        "import sys, penstock; from pyspark import cloudpickle; from penstock.connectors import connector\n"
+        "cloudpickle.register_pickle_by_value(penstock)\n"
+        f"sys.stdout.buffer.write(cloudpickle.dumps(connector({format!r})))"
+    )
+    read = "import pickle, sys; sys.modules['penstock'] = None\nprint(pickle.load(sys.stdin.buffer).name())"
+    sent = subprocess.run([sys.executable, "-c", write], capture_output=True, check=True).stdout
+    arrived = subprocess.run([sys.executable, "-c", read], input=sent, capture_output=True, check=False)
+    assert arrived.stdout.decode().strip() == format, arrived.stderr.decode()[-1000:]

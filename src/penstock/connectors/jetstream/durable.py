@@ -18,7 +18,7 @@ from penstock.answers import field
 from penstock.columns import join, numbers, offsets, segments
 from penstock.connectors.jetstream import api, engines
 from penstock.connectors.jetstream.calls import ApiError, Calls
-from penstock.connectors.jetstream.floor import ACK, NONE, Deliveries, safe, with_acks
+from penstock.connectors.jetstream.floor import ACK, Deliveries, safe, with_acks
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import wire
 from penstock.connectors.nats.client import Connection
@@ -56,7 +56,7 @@ class DurableSource:
         self._closed = False
         self._ack_wait = 30.0
         self._acking = threading.Lock()
-        self._owed = NONE  # Spark has them, and the server does not know it
+        self._owed = Deliveries.of([])  # Spark has them, and the server does not know it
         self._owed_since: float | None = None
         self._look_at = 0.0
         self._warned = False
@@ -259,7 +259,7 @@ class DurableSource:
             )
         elif foreign <= 0 and not held.size():
             log.warning("%d messages cannot be acknowledged any more, and come again", self._owed.size())
-            self._owed = NONE
+            self._owed = Deliveries.of([])
 
     def _still_at_work(self, connection: Connection) -> None:
         """Tell the server that what is held is being worked on, or it would deliver it to others."""

@@ -40,7 +40,7 @@ class Deliveries(NamedTuple):
     def of(cls, batches: Sequence[pa.RecordBatch]) -> Self:
         """From rows that have what `with_acks` gave them."""
         if not batches:
-            return cls(*NONE)
+            return cls(np.empty(0, np.int64), np.empty(0, np.int64), pa.array([], pa.string()))
         rows = pa.Table.from_batches([batch.select(["sequence", DELIVERY, ACK]) for batch in batches])
         return cls(rows["sequence"].to_numpy(), rows[DELIVERY].to_numpy(), rows[ACK].combine_chunks())
 
@@ -58,9 +58,6 @@ class Deliveries(NamedTuple):
     def size(self) -> int:
         """How many they are; `len` is that of the tuple."""
         return len(self.sequence)
-
-
-NONE = Deliveries(np.empty(0, np.int64), np.empty(0, np.int64), pa.array([], pa.string()))
 
 
 class Safe(NamedTuple):
