@@ -184,7 +184,7 @@ def test_without_stamps_a_retry_doubles_rows(
 ) -> None:
     """The mechanism taken out: what the two tests above would see."""
     write(s2, values(0, 2000), stream=name)
-    monkeypatch.setattr("penstock.connectors.s2.sink.stamps_of", lambda records: [])
+    monkeypatch.setattr("penstock.connectors.s2.history.stamps_of", lambda records: [])
     write(s2, values(0, 2000), stream=name)
     assert len(numbers(s2_admin, name)) == 4000
 

@@ -4,43 +4,26 @@ nothing of positions' meaning, attempts or Spark.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 
-from penstock import pool
 from penstock.answers import an_object, field, objects
 from penstock.columns import Ints
 from penstock.connectors.s2 import wire
 from penstock.connectors.s2.http import PIPELINE, Connection, Request, Response
 from penstock.connectors.s2.options import S2Options
+from penstock.connectors.s2.reach import ApiError, basins, checked, connect, keep, refused
 from penstock.connectors.s2.wire import Records
-from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError, nearest
+from penstock.errors import Disconnected, OptionError, PenstockError, ProtocolError, nearest
 from penstock.offsets import Position
 
 SESSION = {"content-type": "s2s/proto"}
 PROTO = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 JSON = {"content-type": "application/json"}
-# Answers after which the same request may do: the server is busy, or was just changing over.
-BUSY = (408, 429, 500, 502, 503, 504)
 # So many bytes of frames are turned into columns at once.
 GATHER = 1 << 20
-
-
-class ApiError(PenstockError):
-    """S2 refuses."""
-
-    def __init__(self, status: int, answer: dict[str, Any]):
-        self.status, self.answer = status, answer
-        self.code = str(answer.get("code", ""))
-        super().__init__(f"{answer.get('message') or answer or 'no reason given'} ({status} {self.code})".strip())
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the stream is not there, or on its way out."""
-        return self.code in ("stream_not_found", "stream_deletion_pending")
 
 
 class Last(NamedTuple):
@@ -128,7 +111,7 @@ class Calls:
         found = {}
         for name, response in zip(names, responses, strict=True):
             try:
-                tail = field(an_object(_checked(response).body, "S2"), "tail", dict)
+                tail = field(an_object(checked(response).body, "S2"), "tail", dict)
                 found[name] = field(tail, "seq_num", int)
             except ApiError as error:
                 if not error.is_gone:
@@ -181,7 +164,7 @@ class Calls:
         response, body = connection.stream(request)
         if response.status == 416:  # nothing there
             return
-        _checked(response)
+        checked(response)
         frames, waiting, size, whole = wire.Deframer(), [], 0, False
         try:
             for piece in body:
@@ -206,7 +189,7 @@ class Calls:
     def make(self, stream: str, config: dict[str, object]) -> None:
         """Make a stream, unless it is there."""
         request = Request("PUT", f"/v1/streams/{quote(stream, safe='')}", JSON, json.dumps(config).encode())
-        _checked(self._ask([request])[0])
+        checked(self._ask([request])[0])
 
     def missing(self, stream: str) -> OptionError:
         """The error for a stream that is not there, with those that are called alike."""
@@ -238,55 +221,7 @@ class Calls:
         what = f"there is no basin '{wanted}' at {self.options.base()}."
         if where is None:
             return OptionError(f"{what} Check basin and basinEndpoint.")
-        return OptionError(f"{what} {nearest(wanted, _basins(self.options, where))}")
-
-
-def connect(options: S2Options) -> Connection:
-    """A connection to the basin, as this user."""
-    headers = _headers(options)
-    if options.names_basin():
-        headers["s2-basin"] = options.basin
-    if key := options.secret("encryption_key"):
-        headers["s2-encryption-key"] = key
-
-    def make() -> Connection:
-        return Connection(options.base(), headers, options.connect_timeout, options.request_timeout, options.tls_ca)
-
-    return pool.take(_key(options), make)
-
-
-def _basins(options: S2Options, account: str) -> list[str]:
-    """The basins of the account, as far as it tells: a token may well not allow to list them. It is not told the key of
-    the streams.
-    """
-    try:
-        connection = Connection(
-            account, _headers(options), options.connect_timeout, options.request_timeout, options.tls_ca
-        )
-        with closing(connection):
-            answer = an_object(_checked(connection.ask([Request("GET", "/v1/basins?limit=1000")])[0]).body, "S2")
-            return [field(entry, "name", str) for entry in objects(answer, "basins")]
-    except PenstockError:
-        return []
-
-
-def _headers(options: S2Options) -> dict[str, str]:
-    token = options.secret("access_token")
-    return {"user-agent": "penstock"} | ({"authorization": f"Bearer {token}"} if token else {})
-
-
-def keep(options: S2Options, connection: Connection) -> None:
-    """Give a connection back after use, unless there is no more use for it."""
-    if connection.alive():
-        pool.keep(_key(options), connection)
-    else:
-        connection.close()
-
-
-def _key(options: S2Options) -> tuple[Any, ...]:
-    # Secrets by what they are now: a file may hold another one later.
-    secrets = hash((options.reveal("access_token"), options.reveal("encryption_key")))
-    return ("s2", secrets, *(getattr(options, name) for name in S2Options.model_fields))
+        return OptionError(f"{what} {nearest(wanted, basins(self.options, where))}")
 
 
 def _listing(prefix: str, after: str = "", limit: int = 1000) -> Request:
@@ -298,7 +233,7 @@ def _page(response: Response) -> tuple[dict[str, str], str, bool]:
     """Of a page of the list: when each stream was made that is not being deleted, the last name, and whether more
     follow.
     """
-    answer = an_object(_checked(response).body, "S2")
+    answer = an_object(checked(response).body, "S2")
     entries = {field(entry, "name", str): entry for entry in objects(answer, "streams")}
     made = {n: field(entry, "created_at", str) for n, entry in entries.items() if entry.get("deleted_at") is None}
     return made, max(entries, default=""), field(answer, "has_more", bool)
@@ -315,30 +250,12 @@ def path(stream: str) -> str:
     return f"/v1/streams/{quote(stream, safe='')}/records"
 
 
-def refused(status: int, answer: dict[str, Any]) -> PenstockError:
-    """The error for an answer that is none."""
-    error = ApiError(status, answer)
-    if status in BUSY or error.code == "transaction_conflict":
-        return Disconnected(f"S2 is busy: {error}")
-    if status == 401 or error.code == "permission_denied":
-        return ConnectError(f"S2 refuses the access token: {error}. Check accessToken, and what it allows.")
-    if error.code == "decryption_failed":
-        return ConnectError(f"S2 cannot decrypt the stream: {error}. Check encryptionSecret.")
-    return error
-
-
-def _checked(response: Response) -> Response:
-    if 200 <= response.status < 300:
-        return response
-    raise refused(response.status, response.json())
-
-
 def _one(response: Response) -> Records:
     """The records of a unary read; none where there is nothing at that place."""
     if response.status == 416:
         return wire.read_batch(b"")
     try:
-        return wire.read_batch(_checked(response).body)
+        return wire.read_batch(checked(response).body)
     except ApiError as error:
         if error.is_gone:
             return wire.read_batch(b"")

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Iterator
 
 from penstock.connectors.s2 import wire
-from penstock.connectors.s2.calls import PROTO, SESSION, connect, keep, path, refused
+from penstock.connectors.s2.calls import PROTO, SESSION, path
 from penstock.connectors.s2.chain import Batch
 from penstock.connectors.s2.http import Connection, Request
 from penstock.connectors.s2.options import S2SinkOptions
+from penstock.connectors.s2.reach import connect, keep, refused
 from penstock.errors import Disconnected, PenstockError, ProtocolError
 
 

@@ -10,15 +10,15 @@ from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock import cargo
 from penstock.connectors.s2 import chain, rows
-from penstock.connectors.s2.calls import ApiError, Calls, Last
+from penstock.connectors.s2.calls import Calls, Last
 from penstock.connectors.s2.chain import Chain, Stamp
+from penstock.connectors.s2.history import History
 from penstock.connectors.s2.options import S2SinkOptions
+from penstock.connectors.s2.reach import ApiError
 from penstock.connectors.s2.session import Session
-from penstock.connectors.s2.wire import Records
 from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, PenstockError
 from penstock.offsets import Offsets, Position
@@ -28,10 +28,6 @@ T = TypeVar("T")
 
 # A task has so many streams open at once; the one that was not used for longest is finished first.
 MOST_OPEN = 32
-# So many records are looked through at once for stamps.
-BLOCK = 1000
-# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
-FIRST = 1
 # So often in a row others may be faster.
 CONFLICTS = 200
 
@@ -127,8 +123,9 @@ class _Task:
     """One attempt to write one partition."""
 
     def __init__(self, options: S2SinkOptions, origin: Origin, before: Offsets, seen: dict[str, Seen] | None = None):
-        self.options, self.origin, self.before, self.seen = options, origin, before, seen
+        self.options, self.origin, self.seen = options, origin, seen
         self.calls = Calls(options)
+        self.history = History(self.calls, options, origin, before, alone=seen is None)
         self.writers: dict[str, _Writer] = {}  # the ones that were used last come last
         self.rows = self.size = 0
         self.version: pa.Array | None = None  # of the last row, where rows have one
@@ -275,7 +272,7 @@ class _Task:
             if last is not None:
                 tail = last.tail.next
             if conditional and last is not None and tail:
-                writer.seen = self._stamps(name, last)
+                writer.seen = self.history.before(name, last)
         begun = Chain(self.origin, tail, conditional=conditional, token=token)
         begun.adopt(chain.mine(writer.seen, self.origin), tail)
         return begun
@@ -294,50 +291,6 @@ class _Task:
 
         return self.options.retry("looking at the streams").run(once)
 
-    def _stamps(self, name: str, last: Last) -> list[Stamp]:
-        """The last stamps of a stream, from its end back to where it is clear that no older one matters."""
-        stamps, tail = stamps_of(last.record), last.tail.next
-        before = self.before.get(name)
-        begins = before.next if before is not None and before.epoch == last.tail.epoch else 0
-        low, foreign, held = tail - 1, 0, bool(len(last.record))
-        while held and low > begins and foreign < self.options.look_back:
-            if chain.settled(stamps, self.origin, alone=self.seen is None):
-                return stamps
-            start = max(begins, low - BLOCK)
-            block, held = self._read(name, start, low)
-            of_mine = any(stamp.origin.query == self.origin.query for stamp in block)
-            foreign = 0 if of_mine else foreign + BLOCK
-            stamps, low = block + stamps, start
-        whole = held and low <= begins
-        if self.origin.batch > FIRST and not whole and not chain.settled(stamps, self.origin, alone=self.seen is None):
-            why = (
-                f"behind {foreign:,} records of others (lookBack) there is none of this query"
-                if held
-                else f"of its {tail:,} records, those that could tell have been trimmed or have expired"
-            )
-            raise ConnectError(
-                f"nobody can tell whether {self.origin} was written to stream '{name}' before: {why}. If it was not, "
-                "set delivery=at_least_once for one run. Let the stream keep records for longer than the query may "
-                "rest, and give it a stream of its own, or a larger lookBack."
-            )
-        return stamps
-
-    def _read(self, name: str, low: int, high: int) -> tuple[list[Stamp], bool]:
-        """The stamps of a range, and whether all of its records are there."""
-        stamps: list[Stamp] = []
-        at, held = low, True
-        while at < high:
-            came = False
-            for records in self.calls.read(name, at, high - at):
-                records = records.where(records.sequence < high)
-                if len(records):
-                    held &= int(records.sequence[0]) == at
-                    at, came = int(records.sequence[-1]) + 1, True
-                    stamps += stamps_of(records)
-            if not came:  # an answer may end early, but one from here on has nothing
-                return stamps, False
-        return stamps, held
-
     def _catch_up(self, writer: _Writer) -> None:
         """Read what was appended since everything was known."""
         known = writer.chain.base
@@ -347,7 +300,7 @@ class _Task:
                 f"stream '{writer.stream}' ends at {tail}, but {self.origin} has written up to {known}: it was deleted "
                 "and made again, or restored from a backup."
             )
-        stamps, held = self._read(writer.stream, known, tail)
+        stamps, held = self.history.between(writer.stream, known, tail)
         if not held:
             raise ConnectError(
                 f"stream '{writer.stream}' was trimmed from {known} on while {self.origin} was written, so nobody can "
@@ -355,11 +308,3 @@ class _Task:
             )
         writer.seen += stamps
         writer.chain.adopt(chain.mine(writer.seen, self.origin), tail)
-
-
-def stamps_of(records: Records) -> list[Stamp]:
-    """The stamps among some records, in their order."""
-    if not len(records.header_row):
-        return []
-    values = records.header_value.filter(pc.equal(records.header_name, chain.HEADER)).to_pylist()
-    return [stamp for value in values if (stamp := Stamp.decode(value)) is not None]

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.s2 import chain, sizes
-from penstock.connectors.s2.calls import ApiError, Calls, gaps
+from penstock.connectors.s2.calls import Calls, gaps
 from penstock.connectors.s2.http import PIPELINE
 from penstock.connectors.s2.options import MOST_RECORDS, S2SourceOptions
+from penstock.connectors.s2.reach import ApiError
 from penstock.connectors.s2.wire import Records
 from penstock.errors import ConnectError, DataLossError, Disconnected
 from penstock.offsets import Bound, Bounds, Loss, Offsets, Range
