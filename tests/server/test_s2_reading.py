@@ -183,18 +183,22 @@ def test_a_stream_made_again_while_the_server_was_away_is_not_read_on(s2: Server
             list(batches)
 
 
-def test_many_streams_are_looked_up_by_pages_and_one_by_one(s2: Server, s2_admin: S2Admin, name: str) -> None:
-    names = [f"{name}/{i:04}" for i in range(150)] + [f"{name}/z/{i}" for i in range(10)] + [f"{name}/é,{{x}}"]
-    s2_admin.make_all([*names, *(f"{name}/y/{i:04}" for i in range(1100))])
-    calls = Calls(S2Streams.parse({**s2.options(), "streamPrefix": name}))
-    found = calls.named([*names, f"{name}/0000x", f"{name}/", f"{name}/zzz"])
-    assert sorted(found) == sorted(names)
-    assert found == {stream: made for stream, made in calls.streams(f"{name}/").items() if "/y/" not in stream}
-    assert sorted(calls.named(names[::40])) == names[::40]
-    assert calls.named([]) == {}
-    s2_admin.delete(names[3])
-    assert sorted(calls.named(names)) == sorted({*names} - {names[3]})
-    calls.close()
+def test_many_streams_are_looked_up_by_pages_and_one_by_one() -> None:
+    names = [f"a/{i:04}" for i in range(150)] + [f"a/z/{i}" for i in range(10)] + ["a/é,{x}"]
+    with S2Lite() as server:
+        admin = S2Admin(server)
+        admin.make_all([*names, *(f"a/y/{i:04}" for i in range(1100))])
+        calls = Calls(S2Streams.parse({**server.options(), "streamPrefix": "a/"}))
+        found = calls.named([*names, "a/0000x", "a/", "a/zzz"])
+        assert sorted(found) == sorted(names)
+        assert found == {stream: made for stream, made in calls.streams("a/").items() if "/y/" not in stream}
+        assert sorted(calls.named(names[::40])) == names[::40]
+        assert calls.named([]) == {}
+        assert calls.few("a/y/") == {}
+        assert len(calls.few("a/z/")) == 10
+        admin.delete(names[3])
+        assert sorted(calls.named(names)) == sorted({*names} - {names[3]})
+        calls.close()
 
 
 def test_a_range_beyond_the_end_says_that_numbers_went_backwards(s2: Server, s2_admin: S2Admin, name: str) -> None:
@@ -342,6 +346,16 @@ def test_more_streams_are_read_than_a_proxy_answers_on_one_connection(
         opened.close()
         assert sorted(row["value"].decode() for row in rows) == sorted(names[::10] * 3)
         assert len(proxy.heads) < 2 * (4 * len(names)), "what was answered was asked for again"
+
+
+def test_a_connection_that_ended_after_its_last_answer_is_made_anew(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    s2_admin.make(name)
+    with HttpDouble(passed_on(lite(s2).port), most=1, polite=False) as proxy:
+        calls = Calls(S2Streams.parse({**s2.options(), "endpoint": proxy.url, "stream": name}))
+        for _ in range(3):
+            assert list(calls.named([name])) == [name]
+        calls.close()
+        assert proxy.connections == 3
 
 
 def test_a_server_that_is_down_is_said_at_once_and_one_that_comes_back_is_waited_for(tmp_path: Path, name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import jsontext
@@ -70,6 +70,7 @@ def shown(batch: pa.RecordBatch) -> list[str]:
     return [repr(row) for row in batch.to_pylist()]
 
 
+@settings(max_examples=150)
 @given(batches(), st.integers(0, 3))
 def test_every_type_that_is_taken_comes_back_as_it_was(batch: pa.RecordBatch, first: int) -> None:
     assert all(jsontext.fits(field.type) for field in batch.schema)
@@ -99,10 +100,13 @@ def test_values_are_written_as_others_write_them() -> None:
             "n": pa.array([float("-inf")]),
         }
     )
-    assert jsontext.objects(batch)[0].as_py() == (
+    texts = jsontext.objects(batch)
+    assert texts[0].as_py() == (
         b'{"d":12345678901234567890.12,"t":"2026-11-15 12:00:00.5Z","full":"0026-11-15 12:00:00","day":"2026-11-15",'
         b'"b":"AP8=","l":[1.10,null],"s":{"a":1.5,"b":["AQ=="]},"m":{"x\\"":"2026-11-15","y":null},"n":"-Infinity"}'
     )
+    for read in (jsontext.columns, jsontext._one_by_one):
+        assert {name: column.to_pylist() for name, column in read(texts, batch.schema).items()} == batch.to_pydict()
 
 
 @pytest.mark.parametrize(
