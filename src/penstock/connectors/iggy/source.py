@@ -78,21 +78,15 @@ class IggySource:
         return info.next
 
     def marks(self, at: Offsets) -> Mapping[str, str]:
-        """When the message before each position was stored, and its id: after a purge its offset has another one."""
+        """What tells the message before each position: after a purge its offset has another one."""
         topics = {Where.of(shard).topic for shard in at}
         partitions = {where: info for topic in topics for where, info in (self._partitions(topic) or {}).items()}
         marks = {}
         for shard, position in at.items():
             where = Where.of(shard)
             info = partitions.get(where)
-            first = self._first.get((shard, info.created), 0) if info else 0
-            # Whatever is gone or lies behind the end is found by looking at the bounds.
-            if info is None or not info.messages or not first < position.next <= info.next:
-                continue
-            found = polls.after(self._client, where, position.next - 1, 1, info)
-            if found.offset[0] == position.next - 1:
-                number = int(found.high[0]) << 64 | int(found.low[0])
-                marks[shard] = f"{int(found.time[0])} {number}"
+            if info is not None and (mark := self._mark(where, position.next, info)):
+                marks[shard] = mark
         return marks
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
@@ -166,7 +160,7 @@ class IggySource:
 
     def _planned(self, where: Where, span: Range) -> PartitionInfo | None:
         """The partition as it is, if it is the one that was planned for. What is wrong with it is an error, or logged:
-        it is gone, was made again, or ends before the range does, as after a purge.
+        it is gone, was made again, or was purged and is shorter now or has other messages.
         """
         info = self._partition(where)
         if info is None:
@@ -176,9 +170,25 @@ class IggySource:
         if span.epoch and info.created != span.epoch:
             self._report(Loss(span.shard, span.start, bound, "recreated"))
             return None
-        if info.next < span.end:
-            self._report(Loss(span.shard, span.end, bound, "backwards"))
+        planned = max(span.end, span.marked)
+        if info.next < planned:
+            self._report(Loss(span.shard, planned, bound, "backwards"))
+        elif span.mark and self._mark(where, span.marked, info) not in ("", span.mark):
+            self._report(Loss(span.shard, span.marked, bound, "renumbered"))
+            return None
         return info
+
+    def _mark(self, where: Where, position: int, info: PartitionInfo) -> str:
+        """When the message before a position was stored, and its id; nothing where it is gone or never was, which
+        the bounds tell.
+        """
+        first = self._first.get((str(where), info.created), 0)
+        if not info.messages or not first < position <= info.next:
+            return ""
+        found = polls.after(self._client, where, position - 1, 1, info)
+        if found.offset[0] != position - 1:
+            return ""
+        return f"{int(found.time[0])} {int(found.high[0]) << 64 | int(found.low[0])}"
 
     def _holds_some(self, info: PartitionInfo, span: Range, at: int) -> bool:
         if not info.messages and at < info.next:
