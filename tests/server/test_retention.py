@@ -317,6 +317,22 @@ def test_what_an_interest_stream_drops_while_the_query_runs_is_loss(
             query.step()
 
 
+def test_what_an_interest_stream_drops_between_a_plan_and_its_reading_is_loss(
+    admin: Admin, nats: NatsServer, kept: tuple[str, dict[str, Any]]
+) -> None:
+    stream, at = kept
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        query = Query(source, at=at)
+        admin.numbers(stream, 10, start=20)
+        start, end = query.at, query.step()
+        admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+        assert not len(table(source, *(span for task in query.plan.tasks(start, end) for span in task)))
+        source.commit(query.offsets)
+        query.at = end
+        with pytest.raises(DataLossError, match="messages after 20, was deleted while the query read: some of them"):
+            query.step()
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_interest_stream_that_was_made_again_is_told_as_that_and_keeps_its_messages(
     admin: Admin, nats: NatsServer, kept: tuple[str, dict[str, Any]], restarted: bool

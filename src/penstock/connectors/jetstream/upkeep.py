@@ -25,6 +25,7 @@ class Upkeep:
         self._told: dict[str, int] = {}
         self._at: Offsets = {}
         self._held: dict[str, int] = {}  # streams that keep messages for us, and where they ended when we saw to it
+        self._missed: dict[str, int] = {}  # streams that nobody kept messages of for a while, and where the query stood
         self._resumed: Mapping[str, str] = {}  # the streams of the checkpoint, with what was noted of them
         self.notes: dict[str, str] = {}  # of a work queue the filters, of an interest stream its durable's creation
 
@@ -53,6 +54,9 @@ class Upkeep:
             if info.retention == "interest" and self._held.get(stream, info.last) != info.last:
                 self._stand(calls, info, self.notes[stream])
                 self._held[stream] = info.last
+            if stream in self._missed:
+                at = self._missed.pop(stream)
+                self._lost(info.name, f"after {at - 1}, was deleted while the query read: some of them may be gone")
 
     def _stand(self, calls: Calls, info: api.StreamInfo, noted: str | None) -> None:
         """The durable stands, and did so since it was `noted`, or what was dropped meanwhile is loss. None: the query
@@ -73,10 +77,11 @@ class Upkeep:
             raise Disconnected(f"a mirror of stream '{info.name}' answers in its place")
         if kept[0] >= since:
             return
-        loss = (
-            f"stream '{info.name}' has interest retention, and its consumer '{self.name}', which keeps messages for "
-            f"the query at {at}, was deleted: {since - kept[0]:,} of the {since:,} messages since then are gone"
-        )
+        gone = f"{since - kept[0]:,} of the {since:,} messages since then are gone"
+        self._lost(info.name, f"for the query at {at}, was deleted: {gone}")
+
+    def _lost(self, stream: str, how: str) -> None:
+        loss = f"stream '{stream}' has interest retention, and its consumer '{self.name}', which keeps messages {how}"
         if self.options.fail_on_data_loss:
             raise DataLossError(
                 f"{loss}. Let nobody delete it, and set failOnDataLoss=false to go on with what is left."
@@ -105,19 +110,23 @@ class Upkeep:
                 if str(stored) != position.mark:
                     continue  # the same: a server that lost its memory counts from 1 again
             if info.retention == "interest":
-                self._move(calls, info, position.next)
+                # It stood when the next batch was planned, and what it kept may be gone before that is read.
+                if self._move(calls, info, position.next) and info.last >= position.next:
+                    self._missed[stream] = position.next
                 continue
             for text in self.subjects or (None,):
                 calls.call(f"STREAM.PURGE.{stream}", {"seq": position.next} | ({"filter": text} if text else {}))
 
-    def _move(self, calls: Calls, info: api.StreamInfo, at: int) -> None:
+    def _move(self, calls: Calls, info: api.StreamInfo, at: int) -> bool:
+        """Move the durable to a position; True where it was not there, and was made."""
         if self._make(calls, info, at):
-            return
+            return True
         if calls.connection.version() >= (2, 14):
             calls.call(f"CONSUMER.RESET.{info.name}.{self.name}", {"seq": max(1, at)})
         else:  # before RESET, on a stream that does not depend on it: made anew
             calls.call(f"CONSUMER.DELETE.{info.name}.{self.name}")
             self._make(calls, info, at)
+        return False
 
     def _make(self, calls: Calls, info: api.StreamInfo, at: int) -> bool:
         """Make the durable at a position; False where it exists. One of somebody else's is left alone."""
