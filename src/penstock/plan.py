@@ -85,6 +85,15 @@ class Planner:
 
     def next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself where there is nothing to do."""
+        end = self._next(start, max_rows)
+        if isinstance(self.source, Marking) and not end.get("fresh") and self._is_doubtful(start, end):
+            # A record that was there a moment ago has no mark. It may be all of them that are gone: with what there is
+            # now, that shows.
+            self.look(now=True)
+            end = self._next(start, max_rows)
+        return end
+
+    def _next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
         at = decode(start)
         bounds = self._resume(at, start)
         if at != self._shown:
@@ -106,6 +115,11 @@ class Planner:
         if moved:
             extra["begins"] = moved
         return dict(start) if end == at else encode(self._marked(end), **extra, **self._notes())
+
+    @staticmethod
+    def _is_doubtful(start: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+        before = decode(start)
+        return any(not p.mark and s in before and p.next != before[s].next for s, p in decode(end).items())
 
     def _resume(self, at: Offsets, start: Mapping[str, Any]) -> Bounds:
         """What the source holds, after it was told where this run goes on, if it wants to know."""

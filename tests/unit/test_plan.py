@@ -939,6 +939,35 @@ def test_marks_are_compared_once_a_look() -> None:
     assert source.asked <= 1
 
 
+def test_records_that_went_since_the_last_look_are_not_planned_for() -> None:
+    """A position without a mark could never be compared again, and the next records there would pass for the old."""
+    source = MarkingSource({"A": Shard(11)})
+    plan = planner(source)
+    start = step(plan, source, begin(plan))
+    source.shards["A"].next = 51
+    source.clock.now += 60
+    assert plan.look()["A"].next == 51
+    source.written["A"], source.shards["A"].next = "b", 5
+    with pytest.raises(DataLossError, match="'A' ends at 4, but the query already stands at 11"):
+        plan.next(start, 10)
+
+
+def test_a_last_record_that_was_deleted_costs_one_more_look() -> None:
+    class Compacted(MarkingSource):
+        def marks(self, at: Offsets) -> dict[str, str]:
+            return {}
+
+    source = Compacted({"A": Shard(11)})
+    plan = planner(source)
+    start = begin(plan)
+    source.looks = 0
+    end = step(plan, source, start)
+    assert decode(end)["A"] == Position(11, "life-1")
+    assert source.looks == 2
+    assert same_text(plan.next(end, None), end)
+    assert source.looks == 2
+
+
 def test_a_checkpoint_without_marks_goes_on() -> None:
     source = MarkingSource({"A": Shard(11)})
     end = step(planner(source), source, encode({"A": Position(5, "life-1")}))
