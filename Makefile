@@ -28,7 +28,7 @@ s2-lite: $(VENV)/.ready
 	@$(BIN)/python -m penstock.connectors.s2.lite > /dev/null || true # its tests say what is missing
 
 test: java s2-lite ## run every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/spark tests/conformance tests/chaos tests/test_docs.py tests/server tests/unit
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/spark tests/conformance tests/chaos tests/test_docs.py tests/test_cli.py tests/server tests/unit
 
 chaos: ROUNDS ?= 100
 chaos: SEED ?= 1
