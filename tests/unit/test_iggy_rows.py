@@ -148,6 +148,13 @@ def test_rows_go_where_their_key_or_number_says_or_by_turns() -> None:
     assert _made({"value": list("abcde")}, batchLength="2").partition.tolist() == [2, 2, 3, 3, 0]
 
 
+def test_a_row_without_a_number_goes_by_turns_unless_numbers_were_asked_for() -> None:
+    rows_given = {"value": list("abc"), "partition": pa.array([None, 1, None], pa.int32())}
+    assert _made(rows_given).partition.tolist() == [2, 1, 2]
+    with pytest.raises(OptionError, match=r"row 0 .* has no partition \(null\)"):
+        _made(rows_given, partitioning="partition")
+
+
 def test_text_goes_as_text_and_bytes_as_bytes() -> None:
     assert _made({"value": pa.array([b"text"])}).value == ["text"]
     assert _made({"value": pa.array([b"\xff\xfe"])}).value == [b"\xff\xfe"]

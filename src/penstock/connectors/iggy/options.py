@@ -130,7 +130,8 @@ class IggySinkOptions(TopicOptions, WriteOptions):
     partitioning: Literal["auto", "balanced", "key", "partition"] = option(
         "auto",
         doc="Where a row goes: to the partition of the hash of its `key`, as Iggy's clients compute it; to the one in "
-        "its column `partition`; or `balanced`, by turns. `auto` goes by the columns that there are.",
+        "its column `partition`; or `balanced`, by turns. `auto` goes by the columns that there are, and by turns "
+        "for a row whose `partition` is null.",
     )
     batch_length: Count = option(1000, doc="At most so many messages a request.")
     max_batch_bytes: Bytes = option(4 << 20, doc="At most so many bytes a request.", example="4mb")

@@ -159,10 +159,12 @@ def _sizes(origin: Origin, first: int, value: pa.Array) -> Ints:
 
 def _partitions(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch, first: int, count: int) -> Ints:
     chosen = way(options, batch.schema)
+    turns: Ints = (np.arange(first, first + len(batch)) // options.batch_length + origin.partition) % count
     if chosen == "balanced":
-        turns: Ints = (np.arange(first, first + len(batch)) // options.batch_length + origin.partition) % count
         return turns
     column = batch.column(chosen)
+    if chosen == "partition" and options.partitioning == "auto":  # an INSERT leaves null what it does not name
+        column = pc.coalesce(column.cast(pa.int64()), pa.array(turns))
     if column.null_count:
         raise _refuse(origin, first + pc.index(pc.is_null(column), True).as_py(), f"has no {chosen} (null)")
     if chosen == "partition":
