@@ -7,6 +7,10 @@ from collections.abc import Iterable
 class PenstockError(Exception):
     """Anything Penstock refuses or could not do."""
 
+    def add(self, sentence: str) -> None:
+        """One more sentence to the message."""
+        self.args = (f"{self} {sentence}",)
+
 
 class OptionError(PenstockError):
     """The user's settings are wrong: an option, a column, a name that does not exist."""

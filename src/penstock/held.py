@@ -61,8 +61,8 @@ class Held:
         """Take rows in, as many as there is room for, or all of them where they must come `whole`; False where rows
         were dropped.
         """
-        piece = _piece(self.next, batch)
         with self._lock:
+            piece = _piece(self.next, batch)
             if piece.size > self.room() or self._young >= FEW:
                 self._join()
             kept = len(batch) if whole or piece.size <= self.room() else len(batch) * self.room() // piece.size

@@ -90,10 +90,10 @@ class Planner:
             # A record that was there a moment ago has no mark. It may be all of them that are gone: with what there is
             # now, that shows.
             self.look(now=True)
-            end = self._next(start, max_rows)
+            end = self._next(start, max_rows, may_hold=False)
         return end
 
-    def _next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
+    def _next(self, start: Mapping[str, Any], max_rows: int | None, *, may_hold: bool = True) -> dict[str, Any]:
         at = decode(start)
         bounds = self._resume(at, start)
         if at != self._shown:
@@ -108,7 +108,7 @@ class Planner:
             bounds = {
                 s: b._replace(next=min(b.next, self._target[s].next)) for s, b in bounds.items() if s in self._target
             }
-        elif self._hold(settled, bounds):
+        elif may_hold and self._hold(settled, bounds):
             return dict(start)
         end, extra = self._plan(settled, bounds, max_rows, self.options.max_bytes_per_trigger)
         moved = {s: p.next for s, p in sorted(settled.items()) if p.next != at[s].next or _new_life(at[s], p)}

@@ -16,7 +16,8 @@ QUICK = {"retryDelay": "10ms", "requestTimeout": "2s", "settleTime": "10ms"}
 
 
 def source(server: Server, stream: str, **more: Any) -> Any:
-    given = {**options(server), "retryDelay": "10ms", "requestTimeout": "2s", "stream": stream, "topic": "t", **more}
+    given = {**options(server), "retryDelay": "10ms", "requestTimeout": "2s", "stream": stream, **more}
+    given |= {} if "topics" in more else {"topic": more.get("topic", "t")}
     return Iggy.open_source(Iggy.parse({k: str(v) for k, v in given.items()}))
 
 

@@ -444,14 +444,15 @@ def test_rows_that_are_lost_while_their_task_goes_on_fail_it(double: IggyDouble,
     assert sorted(numbers(admin, stream)) == list(range(400))
 
 
+@pytest.mark.parametrize("left", [3, 0])
 def test_rows_that_retention_took_before_the_batch_was_done_are_not_missed(
-    double: IggyDouble, admin: IggyAdmin, stream: str
+    double: IggyDouble, admin: IggyAdmin, stream: str, left: int
 ) -> None:
     admin.make(stream, "t")
     opened = sink(double, stream, next(values(0, 1)).schema)
     receipt = opened.write(values(0, 300), ME)
     admin.send(stream, "t", [b"other"] * 5)
-    double.trim(stream, "t", 0, 302)
+    double.trim(stream, "t", 0, 305 - left)
     opened.commit([receipt], ME.batch)
 
 

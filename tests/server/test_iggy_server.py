@@ -170,6 +170,15 @@ def test_the_progress_consumer_follows_the_query(iggy: Server, iggy_admin: IggyA
 # What the server or the user gets wrong
 
 
+def test_a_query_that_may_lose_is_started_without_a_topic_that_is_gone(
+    iggy: Server, iggy_admin: IggyAdmin, stream: str
+) -> None:
+    iggy_admin.make(stream, "here")
+    assert list(source(iggy, stream, topics="here,gone", failOnDataLoss="false").bounds()) == [f"{stream}/here/0"]
+    with pytest.raises(OptionError, match="has no topic 'gone'"):
+        source(iggy, stream, topics="here,gone").bounds()
+
+
 def test_names_that_are_not_there_are_said_with_those_like_them(
     iggy: Server, iggy_admin: IggyAdmin, stream: str
 ) -> None:

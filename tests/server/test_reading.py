@@ -496,6 +496,20 @@ def test_subjects_that_no_stream_takes_are_refused(nats: NatsServer) -> None:
         source.bounds()
 
 
+def test_a_query_that_may_lose_is_started_without_a_stream_that_is_gone(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    admin.create(stream)
+    with opened(nats.url, stream=f"{stream},{stream}_GONE", failOnDataLoss="false") as source:
+        source.check()
+        assert list(source.bounds()) == [stream]
+    with (
+        opened(nats.url, stream=f"{stream},{stream}_GONE") as source,
+        pytest.raises(OptionError, match=f"'{stream}_GONE' does not exist"),
+    ):
+        source.check()
+
+
 def test_a_stream_that_does_not_exist_is_refused_with_the_nearest_name(
     admin: Admin, nats: NatsServer, stream: str
 ) -> None:

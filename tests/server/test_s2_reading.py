@@ -446,6 +446,7 @@ def test_short_ranges_are_read_together_and_odd_ones_as_ever(s2: Server, s2_admi
         "3": list(range(10, 30)),
         "4": list(range(30)),
     }
-    assert len(batches) <= 4
+    assert len(batches) <= 5
+    assert list(found) == ["0", "1", "2", "3", "4"], "another order in a replay would be other rows to a sink"
     with pytest.raises(DataLossError, match="10 messages were deleted unread"):
         list(source(s2, streamPrefix=f"{name}/").read_many(spans))

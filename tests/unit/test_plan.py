@@ -103,9 +103,12 @@ class MarkingSource(FakeSource):
 
     written: dict[str, str] = field(default_factory=dict)
     asked: int = 0
+    unmarked: bool = False  # the record before an end was deleted
 
     def marks(self, at: Offsets) -> dict[str, str]:
         self.asked += 1
+        if self.unmarked:
+            return {}
         held = {s: p.next for s, p in at.items() if self.shards[s].first < p.next <= self.shards[s].next}
         return {s: f"{self.written.get(s, 'a')}{number - 1}" for s, number in held.items()}
 
@@ -1012,3 +1015,14 @@ def test_a_checkpoint_without_notes_goes_on() -> None:
     at = encode({"s": Position(10, "life-1")})
     assert same_text(step(plan, source, at), at), "notes alone are no reason for a batch"
     assert source.resumed == [(decode(at), {})]
+
+
+def test_a_wait_that_is_over_is_not_begun_again_where_the_end_has_no_mark() -> None:
+    source = MarkingSource({"A": Shard(1)})
+    plan = planner(source, minRecordsPerTrigger="1000", maxTriggerDelay="15m")
+    start = begin(plan)
+    source.shards["A"] = Shard(51)
+    source.unmarked = True
+    assert same_text(step(plan, source, start), start)
+    source.clock.now += 900
+    assert decode(step(plan, source, start))["A"].next == 51

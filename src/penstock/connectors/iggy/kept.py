@@ -37,6 +37,8 @@ def check(client: Client, options: IggySinkOptions, last: Last) -> Offsets:
             raise lost(where, "it is gone")
         if info.next <= at:
             raise lost(where, f"{origin} wrote up to {at}, and it ends at {info.next - 1}")
+        if not info.messages:  # retention took all of them
+            continue
         message = polls.after(client, where, at, 1, info).part(0, 1)
         mine, _ = rows.rows_of(rows.name(origin), message.high, message.low)
         if not mine.any() and polls.begin(client, where, info) <= at:

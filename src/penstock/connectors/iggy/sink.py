@@ -114,7 +114,7 @@ class IggySink:
             if isinstance(error, PenstockError) and task.spans:
                 places = ", ".join(f"'{name}' up to {last}" for name, (_, last) in sorted(task.spans.items()))
                 known = "; they are known again when it is retried" if self.once else ""
-                raise type(error)(f"{error} Before that, rows of this task were written to {places}{known}.") from None
+                error.add(f"Before that, rows of this task were written to {places}{known}.")
             raise
 
 

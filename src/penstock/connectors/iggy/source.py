@@ -38,12 +38,13 @@ class IggySource:
     def bounds(self) -> Bounds:
         """Both ends of every partition. Where they begin is looked up now and then, and checked by whoever reads."""
         found: Bounds = {}
+        missing: list[str] = []
         again = time.monotonic() >= self._until
         for topic in self.options.names():
             partitions = self._partitions(topic)
             if partitions is None:
                 if topic not in self._known:
-                    raise self._client.missing(self.options.stream, topic)
+                    missing.append(topic)
                 continue
             self._known.add(topic)
             for where, info in self._wanted(topic, partitions).items():
@@ -56,6 +57,11 @@ class IggySource:
                 size = info.size / max(1, info.messages)
                 found[shard] = Bound(min(self._first[life], info.next), info.next, info.created, size)
                 self._next[shard] = info.next
+        if missing and (self.options.fail_on_data_loss or not found):
+            raise self._client.missing(self.options.stream, missing[0])
+        for topic in missing:
+            log.warning("failOnDataLoss=false, going on without topic '%s', which does not exist", topic)
+            self._known.add(topic)
         if again:
             self._until = time.monotonic() + self.options.discovery_interval
         return found

@@ -61,7 +61,7 @@ class JetStreamSink:
             return task.receipt()
         except PenstockError as error:
             if task.spans:
-                raise type(error)(f"{error} Before that, {task.written()}.") from None
+                error.add(f"Before that, {task.written()}.")
             raise
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:

@@ -215,12 +215,13 @@ class JetStreamSource:
             self._names = self._find_names(calls)
             searching = self.options.stream_pattern is not None or not self.options.stream
             self._names_until = now + self.options.discovery_interval if searching else float("inf")
-        found = {}
-        for name, info in calls.streams(self._names).items():
-            if info is not None:
-                found[name] = info
-            elif name not in self._known and name in self.options.stream:
+        infos = calls.streams(self._names)
+        found = {name: info for name, info in infos.items() if info is not None}
+        for name in [name for name in self.options.stream if name not in found and name not in self._known]:
+            if self.options.fail_on_data_loss or not found:
                 raise calls.missing(name)
+            log.warning("failOnDataLoss=false, going on without stream '%s', which does not exist", name)
+            self._known.add(name)
         admit(calls, self.options, {name: info for name, info in found.items() if name not in self._seen})
         return found
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, takewhile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -73,19 +74,19 @@ class S2Source:
             yield from self._read(same)
 
     def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        """The rows of several ranges: short ones are asked for together, and come in one batch."""
-        spans = self.planned(spans)
-        short = [span for span in spans if len(span) <= MOST_RECORDS]
-        for low in range(0, len(short), PIPELINE):
-            some = short[low : low + PIPELINE]
-            records, complete = self._together(some)
-            yield from self._shown([span.shard for span in complete], records)
-            for span in some:
-                if span not in complete:
+        """The rows of several ranges, in their order: short ones are asked for together, and come in one batch."""
+        left = self.planned(spans)
+        while left:
+            some = list(takewhile(lambda span: len(span) <= MOST_RECORDS, left[:PIPELINE])) or left[:1]
+            left = left[len(some) :]
+            answers = self._together(some) if len(some) > 1 else {}
+            for whole, group in groupby(some, answers.__contains__):
+                if whole:
+                    together = list(group)
+                    yield from self._shown([span.shard for span in together], [answers[span] for span in together])
+                    continue
+                for span in group:
                     yield from self._read(span)
-        for span in spans:
-            if len(span) > MOST_RECORDS:
-                yield from self._read(span)
 
     def planned(self, spans: Sequence[Range]) -> list[Range]:
         """The ranges whose streams are still those that they were planned for, by one question for all of them. A
@@ -114,19 +115,18 @@ class S2Source:
         for records in self.records(span):
             yield from self._shown([span.shard], [records])
 
-    def _together(self, spans: Sequence[Range]) -> tuple[list[Records], list[Range]]:
+    def _together(self, spans: Sequence[Range]) -> dict[Range, Records]:
         """The records of the ranges that one answer each was enough for; whatever is odd is left to `read`."""
         try:
             answers = self._calls.read_short([(span.shard, span.start, len(span)) for span in spans])
         except Disconnected:
             self._calls.drop()
-            return [], []
-        whole = [
-            (records, span)
+            return {}
+        return {
+            span: records
             for span, records in zip(spans, answers, strict=True)
             if len(records) == len(span) and records.sequence[0] == span.start and records.sequence[-1] == span.end - 1
-        ]
-        return [records for records, _ in whole], [span for _, span in whole]
+        }
 
     def records(self, span: Range) -> Iterator[Records]:
         """The records of a range whose stream is the one planned for, command records and all."""
