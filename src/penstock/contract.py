@@ -133,15 +133,15 @@ class Marking(Protocol):
     """
 
     def marks(self, at: Offsets) -> Mapping[str, str]:
-        """A mark of the record before each position, such as its time; none where that record is gone. A position
-        that has a mark needs no question where the same one is known to hold. Driver.
+        """A mark of the record before each position, such as its time; none where that record is gone. If a
+        position has a mark and the source knows that it still holds, it may return it without a question. Driver.
         """
 
 
 @runtime_checkable
 class Beginning(Protocol):
-    """A sink that looks for rows of earlier attempts. It need not look where its logs ended before a `df.write` began:
-    such a write has a name of its own, and its rows lie behind.
+    """A sink that looks for rows of earlier attempts. Each `df.write` has a new name, so that all of its rows lie after
+    the place where a log ended when the write began: only what is behind that is looked through.
     """
 
     def ends(self) -> Offsets:

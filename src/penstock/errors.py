@@ -1,4 +1,4 @@
-"""Four ways to fail, by who must act. A message says what happened, the evidence, and what to do."""
+"""Five ways to fail, by who must act. A message says what happened, the evidence, and what to do."""
 
 import difflib
 from collections.abc import Iterable

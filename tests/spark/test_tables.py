@@ -148,7 +148,10 @@ def test_a_table_with_its_columns_listed_says_that_spark_forgot_its_options(tabl
     options = f"servers '{tables.there.url}', stream 'DST', subject 'dst.x'"
     tables.sql(f"CREATE TABLE listed ({COLUMNS}) USING jetstream OPTIONS ({options})")
     for statement in ("SELECT * FROM listed", "INSERT INTO listed (value) VALUES (binary('x'))"):
-        with pytest.raises(PySparkException, match=r"Spark keeps none if it lists columns .* come by themselves"):
+        with pytest.raises(
+            PySparkException,
+            match=r"Spark drops all options of .* come by themselves",
+        ):
             tables.sql(statement).collect()
 
 

@@ -223,8 +223,8 @@ def _refuse_shown(model: type[Options], given: Mapping[str, str]) -> None:
 def _no_options(format: str, *, writing: bool) -> str:
     """What to say where nothing was given, which a user who made a table cannot understand."""
     why = (
-        f"no option reaches {format}. Of CREATE TABLE, Spark keeps none if it lists columns or has AS SELECT: make the "
-        f"table with CREATE TABLE ... USING {format} OPTIONS (...) alone, and its columns come by themselves."
+        f"no option reaches {format}. Spark drops all options of a CREATE TABLE that lists columns or has AS SELECT: "
+        f"make the table with CREATE TABLE ... USING {format} OPTIONS (...) alone, and its columns come by themselves."
     )
     if writing:
         why += (

@@ -63,6 +63,6 @@ def between(client: Client, where: Where, low: int, high: int, info: PartitionIn
 def _unread(where: Where, at: int, info: PartitionInfo) -> Disconnected:
     return Disconnected(
         f"Iggy gives no message of '{where}' from {at} on, though it says that there are {info.messages:,} up to "
-        f"{info.next - 1}: it cannot read them now, as its log will say. If it is only that the last offsets were "
-        "never used, after a recovery, the next message that anybody sends there proves it"
+        f"{info.next - 1}: it cannot read them now, as its log will say. After a recovery the last offsets may be "
+        "unused; then this ends with the next message that is sent to the partition"
     )

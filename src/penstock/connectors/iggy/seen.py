@@ -98,7 +98,8 @@ class Seen:
             self.unsure[where.partition] = (
                 f"nobody can tell whether {self.origin} was written to '{where}' before: what could tell has been "
                 f"deleted, or lies behind {self.options.look_back:,} messages of others (lookBack). If it was not, set "
-                "delivery=at_least_once for one run. Let the topic keep messages for longer than the query may rest."
+                "delivery=at_least_once for one run. Let the topic keep messages for longer than the query may be "
+                "stopped."
             )
 
     def _keep(self, where: Where, block: Messages) -> Ints:

@@ -137,8 +137,8 @@ class Ledger:
             return OptionError(
                 f"the ledger '{self.name}' has no note of this query, which has come to batch {origin.batch}: its "
                 "notes were deleted, or the query did not write exactly once or used another ledger until now. The "
-                f"batches before are complete, but what of batch {origin.batch} is there already cannot be told. If "
-                f"nothing is, or if rows may be there twice, go on so: {begin}"
+                f"batches before are complete, but Penstock cannot tell which rows of batch {origin.batch} are stored "
+                f"already. If none are, or if duplicates are acceptable, run this and start again: {begin}"
             )
         return None
 
