@@ -30,9 +30,9 @@ s2-lite: $(VENV)/.ready
 test: java s2-lite ## run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/spark tests/conformance tests/chaos tests/test_docs.py tests/test_cli.py tests/server tests/unit
 
-chaos: ROUNDS ?= 100
+chaos: ROUNDS ?= 300
 chaos: SEED ?= 1
-chaos: $(VENV)/.ready s2-lite ## write through random faults: make chaos ROUNDS=1000 SEED=7
+chaos: $(VENV)/.ready s2-lite ## read and write through random faults: make chaos ROUNDS=1000 SEED=7
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(BIN)/python -m pytest tests/chaos
 
 mutate: java s2-lite ## take out each mechanism, and see a test fail: make mutate ONLY=ledger

@@ -15,7 +15,8 @@ class Proxy:
     server, ("stall", n) lets the one that is at n more bytes hang for ever. Later connections are well again,
     until the next step of the plan. `sent` are numbers of bytes from the client after which all are cut, in turn.
     `instead` are answers that the first connections get, each for what it says first, and nothing more. `rate` is how
-    many bytes a second go through from the client.
+    many bytes a second go through, from the client and from the server. While it is not `reachable`, whoever connects
+    is sent away.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Proxy:
         rate: float = 0.0,
     ):
         self.target, self.plan, self.delay, self.sent = port, list(plan or []), delay, list(sent or [])
-        self.instead, self.rate = list(instead or []), rate
+        self.instead, self.rate, self.reachable = list(instead or []), rate, True
         self.connections = 0
         self.passed = 0  # bytes from the server, since the last step of the plan
         self._lock = threading.Lock()
@@ -41,6 +42,11 @@ class Proxy:
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
+
+    def soon(self, step: str, after: int) -> None:
+        """Take a step of the plan, after so many more bytes from the server."""
+        with self._lock:
+            self.passed, self.plan = 0, [(step, after)]
 
     def cut(self) -> None:
         """End all connections now."""
@@ -79,6 +85,9 @@ class Proxy:
                     client.sendall(self.instead.pop(0))
                     _end(client)
                     continue
+                if not self.reachable:
+                    _end(client)
+                    continue
                 try:
                     upstream = socket.create_connection(("127.0.0.1", self.target), timeout=5)
                     for end in (client, upstream):  # a bad network, but no slower than it must be
@@ -111,8 +120,7 @@ class Proxy:
     def _down(self, upstream: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := upstream.recv(65536):
-                if self.delay:
-                    time.sleep(self.delay)
+                time.sleep(self.delay + (len(data) / self.rate if self.rate else 0.0))
                 step, data = self._befalls(data)
                 client.sendall(data)
                 if step == "cut":
