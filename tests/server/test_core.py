@@ -361,3 +361,13 @@ def test_a_subject_that_the_account_maps_is_read_by_what_it_is_mapped_to(folder:
             pytest.raises(OptionError, match=r"no message can match 'in\.>': the stream takes out\.>"),
         ):
             source.check()
+
+
+def test_a_work_queue_that_takes_the_subjects_is_not_taken_for_capture(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    admin.create(stream, retention="workqueue")
+    given = {"servers": nats.url, "subjects": f"{stream}.>", "capture": "true"}
+    source = CoreNats.open_source(CoreNats.parse(given))
+    with pytest.raises(OptionError, match=f"stream '{stream}' keeps '{stream}.>' as a work queue"):
+        source.check()

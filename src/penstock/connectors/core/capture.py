@@ -106,6 +106,12 @@ def _find(calls: Calls, options: CoreOptions) -> list[str]:
             )
         if not infos:
             return []
+        queue = next((info for info in infos if info.name in whole and info.retention == "workqueue"), None)
+        if queue is not None:
+            raise OptionError(
+                f"stream '{queue.name}' keeps '{subject}' as a work queue: what is read of it is deleted, and others "
+                "may wait for it. If Spark is to be its only reader, read it with format('jetstream')."
+            )
         found |= dict.fromkeys(whole)
     return list(found)
 

@@ -65,7 +65,7 @@ class CoreSink:
         """A batch, and a barrier. Where the connection breaks, the next call sends it again over a new one."""
         if self._connection is None:
             self._connection = connect(self.options)
-        data, at = self._frames(batch, origin, first, int(self._connection.info.get("max_payload", 1 << 20)))
+        data, at = self._frames(batch, origin, first, self._connection.max_payload or 1 << 20)
         try:
             for low in range(0, len(batch), STEP):
                 self._connection.send(data[at[low] : at[min(len(batch), low + STEP)]])

@@ -202,7 +202,7 @@ class DurableSource:
             connection.publish(subject, api.pull(batch, most, limits.expires), reply)
             end = self._received(connection, sid, reply.encode(), 1 if large else None)
             retry.progress()
-            large = end.too_large and (empty or room > int(connection.info.get("max_payload", 0)))
+            large = end.too_large and (empty or room > connection.max_payload)
             if end.too_large and not large:
                 time.sleep(0.05)  # until Spark has committed some
         connection.close()

@@ -68,7 +68,7 @@ def consumer(calls: Calls, span: Range, filters: Sequence[str], most_idle: float
     connection = calls.connection
     sid, inbox = connection.subscribe()
     subject = f"{calls.prefix}.CONSUMER.MSG.NEXT.{span.shard}.{made['name']}"
-    most = max(PULL_BYTES, int(connection.info.get("max_payload", 0)) + 65_536)
+    most = max(PULL_BYTES, connection.max_payload + 65_536)
     largest = api.PullLimits.of(made["config"], PULL, most).batch
     at, pulls = span.start, 0
     open_pulls: dict[bytes, int] = {}

@@ -188,7 +188,7 @@ class _Task:
     def _store(self, chunk: Chunk, one_by_one: bool) -> None:
         """Publish a chunk as far as it goes, and mark in it what is stored."""
         calls = self.sink.open()
-        error = rows.too_large(chunk, self.origin, int(calls.connection.info.get("max_payload", 1 << 20)))
+        error = rows.too_large(chunk, self.origin, calls.connection.max_payload or 1 << 20)
         if error is not None:
             raise error
         if self.targets is None:

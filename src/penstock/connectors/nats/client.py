@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock import __version__
+from penstock.answers import field
 from penstock.connectors.nats import wire
 from penstock.connectors.nats.credentials import introduce, who
 from penstock.connectors.nats.dial import Address, address, dial, reason
@@ -70,6 +71,11 @@ class Connection:
         """Major and minor version of the server."""
         major, minor = re.findall(r"\d+", self.info.get("version", "0.0"))[:2]
         return int(major), int(minor)
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the server takes; 0 where it does not say."""
+        return field(self.info, "max_payload", int, 0)
 
     def close(self) -> None:
         """Close the socket, if any."""
