@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jetstream_tools import until
 from proxy import Proxy
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from harness import Admin, server
 from penstock.connectors.jetstream import JetStream
@@ -19,6 +20,7 @@ from penstock.embedded import NatsServer
 from penstock.errors import Disconnected, OptionError
 from penstock.offsets import Position, Range, decode, encode
 from penstock.plan import Planner
+from penstock.spark.reading import StreamReader
 
 
 @pytest.fixture
@@ -370,3 +372,12 @@ def test_loading_takes_no_message_from_a_shared_durable(admin: Admin, nats: Nats
     assert (info["delivered"]["consumer_seq"], info["num_ack_pending"], info["num_waiting"]) == (0, 0, 0)
     with taking(nats.url, shared) as source:
         assert held(source, 2000) == list(range(2000))
+
+
+def test_a_trigger_that_stops_at_what_is_there_is_refused(admin: Admin, nats: NatsServer, shared: str) -> None:
+    durable(admin, shared, "explicit")
+    options = JetStream.parse({"servers": nats.url, "stream": shared, "ack": "explicit", "consumer": "d"})
+    reader = StreamReader(JetStream, options, from_arrow_schema(JetStream.columns(options)))
+    with pytest.raises(OptionError, match="has nothing before it listens"):
+        reader.prepareForTriggerAvailableNow()
+    assert state(admin, shared)["num_ack_pending"] == 0

@@ -87,7 +87,15 @@ class StreamReader(_Reading, spark.DataSourceStreamReader, SupportsTriggerAvaila
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Stop at what is there now."""
+        """Stop at what is there now. A source that holds its rows has none before it listens, and would take some for
+        nothing.
+        """
+        if isinstance(self.planner.source, Holding):
+            raise OptionError(
+                "trigger(availableNow=True) stops at what is there when the query starts, and this source has nothing "
+                "before it listens. Use a trigger that goes on; or leave 'ack' at none for JetStream, and set "
+                "capture=true for Core NATS."
+            )
         self.planner.freeze()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from operators.process import Process
+from penstock.contract import Holding
 from penstock.errors import PenstockError
 from penstock.plan import Planner
 from penstock.spark import Connector
@@ -241,10 +242,13 @@ class Run:
             self.batch, self.planned = last, True
             self.done = self.checkpoint.offsets.get(last - 1)
 
-    def available_now(self) -> None:
-        """Trigger.AvailableNow."""
+    def available_now(self) -> bool:
+        """Trigger.AvailableNow; False where the source has no such thing."""
         with self.planner:
+            if isinstance(self.reader.planner.source, Holding):
+                return False
             self.reader.prepareForTriggerAvailableNow()
+        return True
 
     def trigger(self) -> bool:
         """One micro-batch; False where there is nothing to do."""

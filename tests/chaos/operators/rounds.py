@@ -167,9 +167,7 @@ class Round:
     def _go(self, run: Run, deadline: float | None) -> bool:
         """Trigger after trigger; True where all is read that will ever be there."""
         run.start()
-        once = not self.calm and self.scene.chance(0.2)
-        if once:
-            run.available_now()
+        once = not self.calm and self.scene.chance(0.2) and run.available_now()
         idle = 0
         while True:
             moved = run.trigger()
