@@ -66,6 +66,11 @@ class Origin(NamedTuple):
         """Whether this is of one `df.write`: nobody asks for it again once that is over."""
         return self.query.startswith(_SINGLE)
 
+    @property
+    def may_be_first(self) -> bool:
+        """Whether nothing may have been written before it: a source of ours begins a query with an empty batch."""
+        return self.batch <= 1
+
     def __str__(self) -> str:
         return f"partition {self.partition} of batch {self.batch}"
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
-FIRST = 1
-
 
 @dataclass
 class Done(spark.WriterCommitMessage):
@@ -102,9 +99,10 @@ class StreamWriter(_Writing, spark.DataSourceStreamArrowWriter):
         batch = task.getLocalProperty("streaming.sql.batchId")
         assert query is not None
         assert batch is not None
-        if int(batch) <= FIRST:
+        origin = Origin(query, int(batch), task.partitionId())
+        if origin.may_be_first:
             self.check()
-        return self._write(iterator, Origin(query, int(batch), task.partitionId()))
+        return self._write(iterator, origin)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """All tasks are done; Spark will note so after this."""

@@ -17,8 +17,6 @@ from penstock.contract import Origin
 from penstock.offsets import Offsets
 
 log = logging.getLogger("penstock")
-# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
-FIRST = 1
 
 
 class Seen:
@@ -41,7 +39,7 @@ class Seen:
             else:
                 self._look_behind(client, where, info, self.before)
             self.ends[info.id], self.created[info.id] = info.next, info.created
-        if self.before is None and self.origin.batch > FIRST and not self._ours and not self.unsure:
+        if self.before is None and not self.origin.may_be_first and not self._ours and not self.unsure:
             self._ours = True  # said once
             log.warning(
                 "%s is written as new: topic '%s' has nothing of this query. If the query has written to it before, "
@@ -94,7 +92,7 @@ class Seen:
                 begins = polls.begin(client, where, info)
             at = low
         settled |= begins == 0 and at == 0
-        if not settled and self.origin.batch > FIRST:
+        if not settled and not self.origin.may_be_first:
             self.unsure[where.partition] = (
                 f"nobody can tell whether {self.origin} was written to '{where}' before: what could tell has been "
                 f"deleted, or lies behind {self.options.look_back:,} messages of others (lookBack). If it was not, set "

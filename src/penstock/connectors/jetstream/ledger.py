@@ -23,8 +23,6 @@ from penstock.errors import ConnectError, Disconnected, OptionError, PenstockErr
 
 # How long the notes of one `df.write` stay where nobody takes them away. No task of it is retried after that.
 MONTH = b"NATS/1.0\r\nNats-TTL: 720h\r\n\r\n"
-# Batches up to this one may be the first of their query to leave a note.
-FIRST = 1
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Ledger:
                 "on one checkpoint, stop the older one; if the checkpoint was set back on purpose, forget what was "
                 f"written: nats stream purge {self.name} --subject='{query}.>' && {begin}"
             )
-        if not done and origin.batch > FIRST:
+        if not done and not origin.may_be_first:
             return OptionError(
                 f"the ledger '{self.name}' has no note of this query, which has come to batch {origin.batch}: its "
                 "notes were deleted, or the query did not write exactly once or used another ledger until now. The "

@@ -13,8 +13,6 @@ from penstock.offsets import Offsets
 
 # So many records are looked through at once.
 BLOCK = 1000
-# The first rows of a query come in this batch or before: a source of ours begins with an empty one.
-FIRST = 1
 
 
 class History:
@@ -42,7 +40,7 @@ class History:
             foreign = 0 if of_mine else foreign + BLOCK
             stamps, low = block + stamps, start
         whole = held and low <= begins
-        if self.origin.batch > FIRST and not whole and not chain.settled(stamps, self.origin, alone=self.alone):
+        if not self.origin.may_be_first and not whole and not chain.settled(stamps, self.origin, alone=self.alone):
             why = (
                 f"behind {foreign:,} records of others (lookBack) there is none of this query"
                 if held
