@@ -94,7 +94,7 @@ class Round:
 
     def __init__(self, server: NatsServer, seed: int):
         self.server, self.seed, self.dice = server, seed, random.Random(seed)
-        self.origin = Origin(f"chaos{seed}", self.dice.randrange(2), self.dice.randrange(3))
+        self.origin = Origin(f"chaos{seed}", 0, self.dice.randrange(3))
         self.events: list[str] = []
         self.began = time.monotonic()
         self.admin = Admin(server.url)

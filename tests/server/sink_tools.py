@@ -11,7 +11,7 @@ from penstock.contract import Origin, Receipt
 from penstock.offsets import Range
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-ORIGIN = Origin("0b9e4a2c", 1, 1)
+ORIGIN = Origin("0b9e4a2c", 0, 1)
 Message = tuple[str, bytes, dict[str, bytes]]
 
 

@@ -131,15 +131,22 @@ def test_a_query_that_begins_to_write_exactly_once_is_asked_whether_it_may(query
     assert query.numbers() == expected(0, 1, 2, 3)
 
 
-def test_a_query_may_have_run_with_notes_of_batches_with_rows_only(query: Query) -> None:
-    """As versions before this one left them: batch 3 was the last that had any."""
-    query.admin.create(query.ledger, **AS_IT_MUST_BE)
-    query.admin.publish(
-        [(f"{query.ledger}.q.3.0.0", b'{"last": {}}'), (f"{query.ledger}.q.3.done", b'{"batch": 3, "rows": {"0": 10}}')]
-    )
-    query.run(57)
-    assert query.numbers() == expected(57)
-    assert query.notes() == ["57.done"]
+@pytest.mark.parametrize("batches", [1, 5], ids=["in batch 1", "in batch 5"])
+def test_a_ledger_that_was_set_back_stops_the_query(query: Query, batches: int) -> None:
+    """As a backup does it: the notes are those of an earlier batch, and rows of this one are stored already."""
+    query.run(*range(batches))
+    with pytest.raises(Stopped):
+        query.write(batches, dies_after([batch(count(1000 * batches, 1000 * batches + 5)), batch([b"0"])], 1))
+    before = query.numbers()
+    time.sleep(2 * WINDOW)
+    query.admin.purge(query.ledger)
+    older = batches - 2
+    if older >= 0:
+        query.admin.publish([(f"{query.ledger}.q.{older}.done", b'{"batch": %d, "rows": {"0": 10}}' % older)])
+    last = f"ends with batch {older}" if older >= 0 else "has no note"
+    with pytest.raises(OptionError, match=rf"{last} of this query, which has come to batch {batches}: .*set back"):
+        query.write(batches)
+    assert query.numbers() == before
 
 
 def test_a_checkpoint_that_was_set_back_is_written_again_after_what_the_error_says(query: Query) -> None:

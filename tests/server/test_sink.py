@@ -33,7 +33,7 @@ def test_rows_are_stored_in_order_with_a_receipt(
     assert bodies(admin, stream) == count(0, 3500)
     assert (receipt.rows, receipt.known, receipt.spans) == (3500, 0, {stream: (1, 3500)})
     assert receipt.origin == ORIGIN
-    assert str(receipt) == f"partition 1 of batch 1 wrote 3,500 rows ({stream} 1 to 3500)"
+    assert str(receipt) == f"partition 1 of batch 0 wrote 3,500 rows ({stream} 1 to 3500)"
 
 
 @all_modes
@@ -41,7 +41,7 @@ def test_every_row_has_the_id_of_its_place(admin: Admin, nats: NatsServer, strea
     subject = made(admin, stream, mode)
     write(nats.url, batches(1500), subject=subject, publishMode=mode)
     ids = [headers["Nats-Msg-Id"].decode() for _, _, headers in stored(admin, stream)]
-    assert ids == [f"0b9e4a2c/1/1/{row}" for row in range(1500)]
+    assert ids == [f"0b9e4a2c/0/1/{row}" for row in range(1500)]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_headers_ids_and_bodies_of_every_kind_arrive_as_they_are(
     write(nats.url, [batch(values, headers=headers, id=ids)], subject=subject, publishMode=mode)
     rows = stored(admin, stream)
     assert [body for _, body, _ in rows] == values
-    assert [h["Nats-Msg-Id"] for _, _, h in rows] == [b"mine-1", b"0b9e4a2c/1/1/1", b"mine-3", b"0b9e4a2c/1/1/3"]
+    assert [h["Nats-Msg-Id"] for _, _, h in rows] == [b"mine-1", b"0b9e4a2c/0/1/1", b"mine-3", b"0b9e4a2c/0/1/3"]
     assert [{k: v for k, v in h.items() if not k.startswith("Nats-")} for _, _, h in rows] == [
         {},
         {"A": b""},
@@ -154,7 +154,7 @@ def test_headers_that_command_are_published_where_an_option_says_so(
     headers = [{"Nats-Rollup": b"all", "Nats-TTL": b"1h", "Nats-Msg-Id": b"1"}, {"Nats-Expected-Last-Sequence": b"101"}]
     rows = [batch([b"a", b"b"], headers=pa.array([as_headers(each) for each in headers], HEADERS))]
     write(nats.url, rows, subject=subject, commandHeaders="true")
-    ids = [{"Nats-Msg-Id": b"0b9e4a2c/1/1/%d" % row} for row in range(2)]
+    ids = [{"Nats-Msg-Id": b"0b9e4a2c/0/1/%d" % row} for row in range(2)]
     assert [h for _, _, h in stored(admin, stream)] == [
         {"Nats-Rollup": b"all", "Nats-TTL": b"1h"} | ids[0],
         headers[1] | ids[1],
@@ -252,7 +252,7 @@ def test_an_empty_partition_asks_nobody() -> None:
 
 
 BAD_ROWS = [
-    ({"subject": pa.array(["{s}.a", None])}, r"row 1 of partition 1 of batch 1 has no subject \(null\)"),
+    ({"subject": pa.array(["{s}.a", None])}, r"row 1 of partition 1 of batch 0 has no subject \(null\)"),
     ({"subject": pa.array(["{s}.a", "{s}..b"])}, r"row 1 .* has the subject '\w+\.\.b', which has an empty token"),
     ({"subject": pa.array(["{s}.a", "{s}.a b"])}, r"row 1 .* which has a space"),
     ({"subject": pa.array(["{s}.*", "{s}.b"])}, r"row 0 .* which has a wildcard"),
@@ -277,7 +277,7 @@ def test_a_row_that_cannot_be_published_is_refused_before_anything_is(
 
 
 def test_a_null_value_is_refused(admin: Admin, nats: NatsServer, stream: str) -> None:
-    with pytest.raises(OptionError, match=r"row 1 of partition 1 of batch 1 has no value \(null\)\. Write coalesce"):
+    with pytest.raises(OptionError, match=r"row 1 of partition 1 of batch 0 has no value \(null\)\. Write coalesce"):
         write(nats.url, [pa.record_batch({"value": pa.array(["a", None])})], subject=made(admin, stream))
 
 
@@ -346,7 +346,7 @@ def test_a_message_that_is_too_large_for_its_stream_is_refused_by_its_row(
     admin: Admin, nats: NatsServer, stream: str
 ) -> None:
     subject = made(admin, stream, max_msg_size=200)
-    with pytest.raises(ConnectError, match=r"row 1 of partition 1 of batch 1 .* message size exceeds maximum allowed"):
+    with pytest.raises(ConnectError, match=r"row 1 of partition 1 of batch 0 .* message size exceeds maximum allowed"):
         write(nats.url, [batch([b"a", b"x" * 300, b"c"])], subject=subject)
 
 

@@ -89,15 +89,15 @@ def test_a_batch_that_was_done_is_not_written_again(
 
 
 def test_a_driver_that_another_has_overtaken_is_stopped(admin: Admin, nats: NatsServer, stream: str) -> None:
-    """Two drivers on one checkpoint: one stands still in batch 1 while the other goes on to batch 3."""
+    """Two drivers on one checkpoint: one stands still in batch 0 while the other goes on to batch 3."""
     subject = made(admin, stream)
-    for number in (1, 2, 3):
+    for number in range(4):
         origin = ORIGIN._replace(batch=number)
         commit(nats.url, [write(nats.url, batches(100), origin, subject=subject)], number)
     pass_the_window()
-    with pytest.raises(ConnectError, match=r"partition 1 of batch 1 comes too late: batch 3 .* stop the older one"):
+    with pytest.raises(ConnectError, match=r"partition 1 of batch 0 comes too late: batch 3 .* stop the older one"):
         write(nats.url, batches(100), ORIGIN, subject=subject)
-    assert len(bodies(admin, stream)) == 300
+    assert len(bodies(admin, stream)) == 400
 
 
 def test_rows_of_others_in_between_change_nothing(admin: Admin, nats: NatsServer, stream: str) -> None:
@@ -174,7 +174,7 @@ def test_a_task_that_is_still_at_work_when_its_batch_is_done_is_stopped_where_it
         pass_the_window()
         yield rows[1]
 
-    with pytest.raises(ConnectError, match=r"partition 1 of batch 1 is being written, .* has overtaken it"):
+    with pytest.raises(ConnectError, match=r"partition 1 of batch 0 is being written, .* has overtaken it"):
         write(nats.url, overtaken())
     assert bodies(admin, f"{stream}B") == [b"B"]
 
@@ -267,7 +267,7 @@ def test_a_replay_with_other_rows_is_refused_where_it_is_seen(
         write(nats.url, dies_after(batches(4000), 3), subject=subject)
     if window == WINDOW:
         pass_the_window()
-    with pytest.raises(ProtocolError, match=r"partition 1 of batch 1 was written before with other rows: .*rand, now"):
+    with pytest.raises(ProtocolError, match=r"partition 1 of batch 0 was written before with other rows: .*rand, now"):
         write(nats.url, OTHER_ROWS[how], subject=subject)
 
 
@@ -326,7 +326,7 @@ def test_a_stream_of_one_message_a_subject_knows_its_rows_for_ever(admin: Admin,
     assert (receipt.rows, receipt.known) == (500, 500)
     assert bodies(admin, stream) == count(0, 500)
     other = [batch([b"0", b"other"]).append_column("subject", pa.array([f"{stream}.0", f"{stream}.1"]))]
-    with pytest.raises(Exception, match=rf"row 1 of partition 1 of batch 1 \(b'other' to '{stream}\.1'\) was refused"):
+    with pytest.raises(Exception, match=rf"row 1 of partition 1 of batch 0 \(b'other' to '{stream}\.1'\) was refused"):
         write(nats.url, other, ledger="none")
 
 

@@ -3,7 +3,7 @@
 A note has a subject of its own, <ledger>.<query>.<batch>.<partition>.<attempt>, and the stream refuses a second message
 on any subject: so the note of the first attempt is left once, for ever, and whoever finds it knows that rows may be
 there, and since when. When a batch is done, also an empty one, the driver leaves a note that says so in their place: a
-query that has come to its third batch and finds none knows that the ledger has lost its notes.
+batch that does not find the note of the one before it knows that the ledger has lost notes.
 """
 
 import json
@@ -131,12 +131,14 @@ class Ledger:
                 "on one checkpoint, stop the older one; if the checkpoint was set back on purpose, forget what was "
                 f"written: nats stream purge {self.name} --subject='{query}.>' && {begin}"
             )
-        if not done and not origin.may_be_first:
+        if done.get("batch", -1) < before:
+            last = f"ends with batch {done['batch']} of this query" if done else "has no note of this query"
             return OptionError(
-                f"the ledger '{self.name}' has no note of this query, which has come to batch {origin.batch}: its "
-                "notes were deleted, or the query did not write exactly once or used another ledger until now. The "
-                f"batches before are complete, but Penstock cannot tell which rows of batch {origin.batch} are stored "
-                f"already. If none are, or if duplicates are acceptable, run this and start again: {begin}"
+                f"the ledger '{self.name}' {last}, which has come to batch {origin.batch}: notes were deleted, or set "
+                "back to an older state (then messages of the streams may be missing as well), or the query did not "
+                "write exactly once or used another ledger until now. Spark has the batches before as complete, but "
+                f"Penstock cannot tell which rows of batch {origin.batch} are stored already. If none are, or if "
+                f"duplicates are acceptable, run this and start again: {begin}"
             )
         return None
 
