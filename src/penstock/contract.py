@@ -144,6 +144,16 @@ class Marking(Protocol):
 
 
 @runtime_checkable
+class Emptying(Protocol):
+    """A source with logs that are emptied as they are read. Once all before a position is deleted, one where no record
+    is would look as if those behind it had been deleted unread.
+    """
+
+    def skip_gaps(self, at: Offsets) -> Offsets:
+        """Positions before the end of their shards, each moved to the next record or the end. Driver, after a look."""
+
+
+@runtime_checkable
 class Beginning(Protocol):
     """A sink that looks for rows of earlier attempts. Each `df.write` has a new name, so that all of its rows lie after
     the place where a log ended when the write began: only what is behind that is looked through.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.contract import Marking, ReadOptions, Resuming, Source, Weighing
+from penstock.contract import Emptying, Marking, ReadOptions, Resuming, Source, Weighing
 from penstock.cuts import Tally, cut, rows_per_task
 from penstock.errors import DataLossError, OptionError
 from penstock.offsets import (
@@ -80,7 +80,8 @@ class Planner:
     def initial(self) -> dict[str, Any]:
         """Where a new query starts. The same answer each time: Spark asks twice and would skip what came between."""
         if self._initial is None:
-            self._initial = self._marked(self._start(self.look(now=True)))
+            bounds = self.look(now=True)
+            self._initial = self._marked(self._past_gaps(self._start(bounds), bounds))
         return encode(self._initial, fresh=True)
 
     def next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
@@ -111,6 +112,7 @@ class Planner:
         elif may_hold and self._hold(settled, bounds):
             return dict(start)
         end, extra = self._plan(settled, bounds, max_rows, self.options.max_bytes_per_trigger)
+        end = self._past_gaps(end, bounds)
         moved = {s: p.next for s, p in sorted(settled.items()) if p.next != at[s].next or _new_life(at[s], p)}
         if moved:
             extra["begins"] = moved
@@ -185,6 +187,14 @@ class Planner:
     def find(self, shard: str, timestamp: int) -> int:
         """The position of the first record not older than a moment."""
         return self._ask(lambda: self.source.find(shard, timestamp))
+
+    def _past_gaps(self, at: Offsets, bounds: Bounds) -> Offsets:
+        """The positions, of shards that are emptied as they are read each at a record or at the end."""
+        inside = {s: p for s, p in at.items() if s in bounds and bounds[s].queue and p.next < bounds[s].next}
+        source = self.source
+        if not inside or not isinstance(source, Emptying):
+            return at
+        return at | self._ask(lambda: source.skip_gaps(inside))
 
     def _marked(self, at: Offsets) -> Offsets:
         """The positions with their marks, where the source has any."""

@@ -18,7 +18,7 @@ from penstock.connectors.core import CoreNats
 from penstock.connectors.core.source import SHARD, CoreSource
 from penstock.contract import Origin, Receipt
 from penstock.embedded import NatsServer
-from penstock.errors import ConnectError, OptionError
+from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.offsets import Position, Range
 from penstock.plan import Planner
 
@@ -296,6 +296,31 @@ def test_what_was_captured_is_read_on_by_a_stream_that_takes_other_subjects_now(
     read = [int(value.as_py()) for rows in query.run() for value in rows["value"]]
     source.close()
     assert sorted(read) == list(range(4, 12))
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_is_edited_to_take_less_under_a_query_is_loss(
+    admin: Admin, nats: NatsServer, stream: str, fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"subjects": f"{stream}.>", "failOnDataLoss": fails, "captureStream": f"{stream}New"}
+    admin.create(stream)
+    source = captured(nats.url, **options)
+    query = Query(source)
+    config = admin.calls.call(f"STREAM.INFO.{stream}")["config"]
+    admin.calls.call(f"STREAM.UPDATE.{stream}", config | {"subjects": [f"{stream}else"]})
+    words = rf"no stream keeps all of '{stream}.>' any more: '{stream}' takes {stream}else. Messages that nobody keeps"
+    if fails == "true":
+        with pytest.raises(DataLossError, match=words):
+            query.step()
+        source.close()
+        source = captured(nats.url, **options)
+        query = Query(source, at=query.at)  # finds or makes a stream for them
+        assert set(query.step()["next"]) == {stream, f"{stream}New"}
+    else:
+        for _ in range(2):
+            query.step()
+        assert caplog.text.count("going on: no stream keeps all") == 1
+    source.close()
 
 
 def test_a_subject_over_the_control_line_is_refused_at_once(nats: NatsServer, stream: str) -> None:

@@ -26,7 +26,8 @@ SHARED = ("STREAM.INFO.S", "STREAM.MSG.GET.S")
 CONSUMER = (*SHARED, "CONSUMER.CREATE.S", "CONSUMER.MSG.NEXT.S.*", "CONSUMER.DELETE.S.*")
 DIRECT = (*SHARED, "DIRECT.GET.S")
 PROGRESS = ("CONSUMER.INFO.S.spark", "CONSUMER.CREATE.S.spark", "CONSUMER.RESET.S.spark")
-QUEUE = ("STREAM.INFO.Q", "STREAM.MSG.GET.Q", "DIRECT.GET.Q", "CONSUMER.LIST.Q", "STREAM.PURGE.Q")
+OWNER = ("CONSUMER.INFO.Q.penstock", "CONSUMER.CREATE.Q.penstock")
+QUEUE = ("STREAM.INFO.Q", "STREAM.MSG.GET.Q", "DIRECT.GET.Q", "CONSUMER.LIST.Q", "STREAM.PURGE.Q", *OWNER)
 
 # The users of one server, and what each may publish to; a user's password is its name, twice.
 USERS: dict[str, Sequence[str]] = {
@@ -249,12 +250,13 @@ def test_the_least_permissions_are_enough(guarded: NatsServer, user: str, caplog
 
 
 def as_new(running: NatsServer) -> None:
-    """Let the work queue hold three messages, the last of them deleted, and let no progress consumer be there."""
+    """Let the work queue hold three messages, the last of them deleted, and let no durable be there."""
     with contextlib.closing(Admin(running.url, **login("admin"))) as admin:
         admin.purge("Q")
         admin.delete_message("Q", admin.publish([("Q.n", b"")] * 3)[-1])
-        with contextlib.suppress(ApiError):
-            admin.calls.call("CONSUMER.DELETE.S.spark")
+        for durable in ("S.spark", "Q.penstock"):
+            with contextlib.suppress(ApiError):
+                admin.calls.call(f"CONSUMER.DELETE.{durable}")
 
 
 HARMLESS = ("CONSUMER.DELETE.S.*",)  # a consumer that is not deleted goes away by itself

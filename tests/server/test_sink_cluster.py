@@ -125,6 +125,7 @@ def test_a_stream_in_memory_is_empty_after_a_restart_and_that_is_said(
 def test_a_ledger_that_is_made_before_the_first_row_has_three_replicas(
     cluster: Cluster, admin: Admin, stream: str
 ) -> None:
-    commit(cluster.url, [Receipt(Origin(stream, 0, 0), 0)], 0, ledger=f"{stream}L")
+    retry = Retry("finishing a batch", timeout=60)  # as the writer does
+    retry.run(lambda: commit(cluster.url, [Receipt(Origin(stream, 0, 0), 0)], 0, ledger=f"{stream}L"))
     # A new stream has no leader for a moment, and then nobody answers for it.
     assert Retry("asking", timeout=60).run(lambda: admin.calls.stream(f"{stream}L")).replicas == 3

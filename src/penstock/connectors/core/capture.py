@@ -1,10 +1,12 @@
 """A stream that keeps what Core NATS would forget: found where there is one, made where there is none."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from penstock.connectors.core.options import CoreOptions
+from penstock.connectors.jetstream.api import StreamInfo
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.source import JetStreamSource
@@ -12,8 +14,10 @@ from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.nats.pool import connect, keep
 from penstock.connectors.nats.subjects import intersect
 from penstock.contract import ReadOptions
-from penstock.errors import OptionError
+from penstock.errors import DataLossError, OptionError
 from penstock.offsets import Bounds, Offsets, Range
+
+log = logging.getLogger("penstock")
 
 
 class CapturedSource:
@@ -24,6 +28,7 @@ class CapturedSource:
     def __init__(self, options: CoreOptions, columns: pa.Schema):
         self.options, self.columns = options, columns
         self._source: JetStreamSource | None = None
+        self._warned: set[str] = set()
 
     def check(self) -> None:
         """Refuse what cannot be captured."""
@@ -44,8 +49,23 @@ class CapturedSource:
         return self._found().notes()
 
     def bounds(self) -> Bounds:
-        """Both ends of every stream."""
-        return self._found().bounds()
+        """Both ends of every stream. Together they must still take all of the subjects: what they do not, is lost."""
+        source = self._found()
+        bounds = source.bounds()
+        self._refuse_edited([source.stream(name) for name in bounds])
+        return bounds
+
+    def _refuse_edited(self, streams: Sequence[StreamInfo]) -> None:
+        """Somebody may have edited the streams since they were found."""
+        for subject in self.options.subjects:
+            if subject in self._warned or any(_takes(info, subject) for info in streams):
+                continue
+            taken = "; ".join(f"'{info.name}' takes {', '.join(info.subjects)}" for info in streams)
+            loss = f"no stream keeps all of '{subject}' any more: {taken}. Messages that nobody keeps are lost"
+            if self.options.fail_on_data_loss:
+                raise DataLossError(f"{loss}. Start the query again, and it finds or makes a stream that keeps them.")
+            self._warned.add(subject)
+            log.warning("failOnDataLoss=false, going on: %s", loss)
 
     def marks(self, at: Offsets) -> Mapping[str, str]:
         """As the streams do."""
@@ -98,7 +118,7 @@ def _find(calls: Calls, options: CoreOptions) -> list[str]:
     found: dict[str, None] = {}
     for subject in options.subjects:
         infos = [info for info in calls.streams(calls.names(subject)).values() if info is not None]
-        whole = [i.name for i in infos if any(intersect(text, subject) == subject for text in i.subjects)]
+        whole = [info.name for info in infos if _takes(info, subject)]
         if infos and not whole:
             raise OptionError(
                 f"stream '{infos[0].name}' takes a part of '{subject}' ({', '.join(infos[0].subjects)}), and no other "
@@ -114,6 +134,10 @@ def _find(calls: Calls, options: CoreOptions) -> list[str]:
             )
         found |= dict.fromkeys(whole)
     return list(found)
+
+
+def _takes(info: StreamInfo, subject: str) -> bool:
+    return any(intersect(text, subject) == subject for text in info.subjects)
 
 
 def _make(calls: Calls, options: CoreOptions) -> str:

@@ -1,9 +1,9 @@
 """What cannot be read as asked is refused before the first row, with the way out."""
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from penstock.connectors.jetstream.api import StreamInfo
+from penstock.connectors.jetstream.api import FOLLOWER, StreamInfo
 from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.counting import before
 from penstock.connectors.jetstream.options import JetStreamOptions
@@ -70,7 +70,7 @@ def admit_query(calls: Calls, options: JetStreamOptions, info: StreamInfo) -> No
     if info.retention == "interest":
         _needs_follower(calls, options, info)
     elif info.retention == "workqueue":
-        _needs_queue_alone(calls, options, info)
+        _needs_purge(info)
 
 
 def admit_position(calls: Calls, options: JetStreamOptions, info: StreamInfo, at: int, noted: str | None) -> None:
@@ -130,18 +130,23 @@ def _needs_follower(calls: Calls, options: JetStreamOptions, info: StreamInfo) -
         )
 
 
-def _needs_queue_alone(calls: Calls, options: JetStreamOptions, info: StreamInfo) -> None:
+def _needs_purge(info: StreamInfo) -> None:
     if info.deny_purge:
         raise OptionError(
             f"work-queue stream '{info.name}' denies purging, so what Spark has read could not be released. Make it "
             "without deny_purge, or read a mirror of it."
         )
-    ours = options.subjects or (">",)
-    for config in calls.consumers(info.name):
-        taken = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
-        if any(intersect(a, b) for a in taken for b in ours):
-            raise OptionError(
-                f"work-queue stream '{info.name}' has the consumer '{config.get('durable_name') or config.get('name')}'"
-                " for the same messages, and a work queue gives each message to one reader. Delete it, or read other "
-                "'subjects'."
-            )
+
+
+def admit_reader(subjects: Sequence[str], info: StreamInfo, config: Mapping[str, Any]) -> None:
+    """Refuse a work queue that has this consumer, if it takes messages that the query is to read."""
+    taken = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+    if not any(intersect(a, b) for a in taken for b in subjects or (">",)):
+        return
+    name = config.get("durable_name") or config.get("name")
+    whose = " of another Penstock query" if config.get("description") == FOLLOWER else ""
+    raise OptionError(
+        f"work-queue stream '{info.name}' has the consumer '{name}'{whose} for the same messages, and a work queue "
+        f"gives each message to one reader. If nobody uses it, delete it: nats consumer rm {info.name} {name}; or read "
+        "other 'subjects'."
+    )

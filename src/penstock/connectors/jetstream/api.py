@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,8 @@ NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT = 10076, 10039
 TOO_MANY_CONSUMERS = (10026, 10002)
 # How the durable that follows a query is known again as ours.
 FOLLOWER = "shows how far a Penstock query has read; Penstock moves it"
+# The field of its metadata that tells whose it is.
+OWNER = "penstock.query"
 # The server adds these to every message of DIRECT.GET, behind the publisher's own, and an empty line behind them. Where
 # the publisher's block lacks its end, the first of them is on a line with what is left of it.
 DIRECT_FIELDS = (
@@ -71,11 +74,6 @@ class StreamInfo:
     leader: str  # name of the server that leads it
     leader_since: str  # when that began, where the server says so: 2.12, with replicas
     most_idle: float  # seconds after which a consumer that nobody pulls from is deleted, at the latest
-
-    @property
-    def transient(self) -> bool:
-        """Whether messages go by design: consumed, or replaced by newer ones of their subject."""
-        return self.retention != "limits" or self.compacts
 
     def numbers_hold(self, before: int, mark: str) -> bool:
         """Whether the numbers mean what they meant when the message before `before` was stored at the time `mark`:
@@ -148,16 +146,19 @@ def reader(start: int, filters: Sequence[str], stream: str, most_idle: float = R
     return consumer(stream, config | filter_config(filters))
 
 
-def follower(name: str, at: int, filters: Sequence[str], stream: str, holds: bool) -> bytes:
-    """A request for the durable that shows where a query stands, and where it `holds` messages, keeps them."""
-    config: dict[str, Any] = {
-        "durable_name": name,
-        "description": FOLLOWER,
-        "deliver_policy": "by_start_sequence",
-        "opt_start_seq": max(1, at),
-        "ack_policy": "explicit" if holds else "none",
-    }
-    return consumer(stream, config | filter_config(filters))
+def follower(name: str, at: int | None, filters: Sequence[str], owner: str) -> dict[str, Any]:
+    """A durable that shows where a query stands and, on streams that release messages, keeps them. A work queue lets it
+    begin nowhere in particular.
+    """
+    start = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(1, at)} if at is not None else {}
+    config = {"durable_name": name, "description": FOLLOWER, "metadata": {OWNER: owner}, "ack_policy": "explicit"}
+    return config | start | filter_config(filters)
+
+
+def queue_reader(filters: Sequence[str]) -> str:
+    """The name of the durable by which a query without one of its own makes a work queue, or a part of it, its own."""
+    part = f"-{zlib.crc32(','.join(sorted(filters)).encode()):08x}" if filters else ""
+    return f"penstock{part}"
 
 
 def filter_config(filters: Sequence[str]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class JetStreamSource:
         self._seen: dict[str, api.StreamInfo] = {}
         self._known: set[str] = set()  # the streams that the query reads, in this run or from its checkpoint
         self._upkeep = Upkeep(options)
+        self._just_resumed = False
         self._warned = False
         self._may_count_direct = True
 
@@ -64,6 +65,7 @@ class JetStreamSource:
         self._known |= at.keys()
         self._names_until = float("-inf")
         self._upkeep.resume(at, notes)
+        self._just_resumed = True
 
     def notes(self) -> Mapping[str, str]:
         """What of a work queue the position is about, and which durable keeps messages of an interest stream."""
@@ -147,9 +149,13 @@ class JetStreamSource:
                 retry.after(error)
 
     def progress(self, at: Offsets) -> None:
-        """Move the progress consumer; on a stream that keeps messages for it, make sure that it exists."""
-        if any(info.retention != "limits" for info in self._seen.values()):
-            self._ask(lambda calls: self._upkeep.hold(calls, at, self._seen))
+        """Move the progress consumer; on a stream that keeps messages for it, make sure that it exists. What the last
+        batch of the run before has read is released, as Spark commits it only when there is something new.
+        """
+        self._ask(lambda calls: self._upkeep.hold(calls, at, self._seen))
+        if self._just_resumed:
+            self._just_resumed = False
+            self.commit(at)
         if self.options.progress_consumer:
             self._housekeep(lambda calls: self._upkeep.follow(calls, at, self._seen))
 
@@ -206,7 +212,23 @@ class JetStreamSource:
         self._upkeep.watch(calls, found)
         self._seen |= found
         self._known |= found.keys()
-        return {name: _bound(info) for name, info in found.items()}
+        return {name: _bound(info, owned=self._owns(info)) for name, info in found.items()}
+
+    def _owns(self, info: api.StreamInfo) -> bool:
+        """Whether all that a work queue loses behind the query's position is lost to the query."""
+        return not self.options.subjects and self._upkeep.owns(info.name)
+
+    def stream(self, name: str) -> api.StreamInfo:
+        """A stream as it was at the last look."""
+        return self._seen[name]
+
+    def skip_gaps(self, at: Offsets) -> Offsets:
+        """To the next message, by the leader's word."""
+        moved = {}
+        for name, position in at.items():
+            message = self._ask(partial(Calls.first_from, stream=name, sequence=position.next))
+            moved[name] = position._replace(next=self._seen[name].last + 1 if message is None else message.sequence)
+        return moved
 
     def _look(self, calls: Calls) -> dict[str, api.StreamInfo]:
         """The streams that are there and can be read."""
@@ -291,7 +313,9 @@ class JetStreamSource:
     def _checked(self, calls: Calls, span: Range, failures: int) -> api.StreamInfo | None:
         """The stream of `span`, None where it is gone. What it lost of the range is an error, or logged."""
         info = calls.streams([span.shard])[span.shard]
-        bounds = {} if info is None else {span.shard: _bound(info)}
+        # Of a batch that is read once, workers may take messages at any time; that of a query carries a mark.
+        owned = bool(span.mark) and not self.options.subjects
+        bounds = {} if info is None else {span.shard: _bound(info, owned=owned)}
         losses = lost({span.shard: Position(span.start, span.epoch)}, bounds)
         if info is not None and not losses and not info.numbers_hold(span.marked, span.mark):
             stored = calls.times({span.shard: span.marked - 1}).get(span.shard)
@@ -323,9 +347,11 @@ class JetStreamSource:
         return low
 
 
-def _bound(info: api.StreamInfo) -> Bound:
+def _bound(info: api.StreamInfo, *, owned: bool = False) -> Bound:
+    """Both ends. Messages of a work queue go by design, but not those that only the `owned` query may release."""
     queue = info.retention == "workqueue"
-    return Bound(info.first, info.last + 1, info.created, info.size / max(1, info.messages), info.transient, queue)
+    transient = info.compacts or info.retention == "interest" or (queue and not owned)
+    return Bound(info.first, info.last + 1, info.created, info.size / max(1, info.messages), transient, queue)
 
 
 def _went_back(before: api.StreamInfo, now: api.StreamInfo) -> bool:

@@ -1,0 +1,308 @@
+"""Streams that release messages belong to one query at a time, and what goes unread is said."""
+
+import logging
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from jetstream_tools import Query, numbers, once, opened, sequences, table
+
+from harness import Admin
+from penstock.connectors.jetstream.calls import ApiError
+from penstock.embedded import NatsServer
+from penstock.errors import DataLossError, OptionError
+
+TAKEN = r"another query has taken over the consumer '{name}' of stream '{stream}', .* nats consumer rm {stream} {name}"
+
+
+def left(admin: Admin, stream: str) -> list[int]:
+    """The bodies that the stream still has."""
+    found, at = [], 1
+    while (message := admin.calls.first_from(stream, at)) is not None:
+        found.append(int(message.body))
+        at = message.sequence + 1
+    return found
+
+
+def read(query: Query) -> list[int]:
+    return [n for rows in query.run() for n in numbers(rows)]
+
+
+def durables(admin: Admin, stream: str) -> list[str]:
+    return sorted(str(config["durable_name"]) for config in admin.calls.consumers(stream))
+
+
+@pytest.fixture
+def queue(admin: Admin, stream: str) -> str:
+    """A work queue of 60 messages: odd sequences on .a, even ones on .b."""
+    admin.create(stream, retention="workqueue")
+    admin.publish((f"{stream}.{'ab'[i % 2]}", str(i).encode()) for i in range(60))
+    return stream
+
+
+# --- two queries ---
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+@pytest.mark.parametrize("news", [False, True])
+def test_of_two_queries_on_one_stream_the_first_stops_and_deletes_nothing(
+    admin: Admin, nats: NatsServer, stream: str, retention: str, news: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"stream": stream} | ({"progressConsumer": "spark"} if retention == "interest" else {})
+    name = options.get("progressConsumer", "penstock")
+    admin.create(stream, retention=retention)
+    with opened(nats.url, **options) as one, opened(nats.url, **options) as other:
+        first = Query(one)
+        admin.numbers(stream, 60)
+        assert numbers(first.batch(20) or pa.table({"value": []})) == list(range(20))
+        one.commit(first.offsets)
+        rows = first.batch(20)
+        assert rows is not None
+        with caplog.at_level(logging.WARNING, "penstock"):
+            second = Query(other)
+        assert f"takes over the consumer '{name}'" in caplog.text
+        if news:
+            admin.numbers(stream, 1, start=60)
+            with pytest.raises(OptionError, match=TAKEN.format(name=name, stream=stream)):
+                first.step()
+        one.commit(first.offsets)
+        assert left(admin, stream) == list(range(20, 60 + news)), "nothing of what the second has not read is gone"
+        assert read(second) == list(range(20, 60 + news))
+        at = first.at
+        admin.numbers(stream, 1, start=70)
+    with (
+        opened(nats.url, **options) as one,
+        pytest.raises(OptionError, match=TAKEN.format(name=name, stream=stream)),
+    ):
+        Query(one, at=at).step()
+
+
+def test_two_queries_with_subjects_of_their_own_share_a_work_queue(admin: Admin, nats: NatsServer, queue: str) -> None:
+    with (
+        opened(nats.url, stream=queue, subjects=f"{queue}.a") as one,
+        opened(nats.url, stream=queue, subjects=f"{queue}.b") as other,
+    ):
+        first, second = Query(one), Query(other)
+        assert read(first) == list(range(0, 60, 2))
+        one.commit(first.offsets)
+        assert read(second) == list(range(1, 60, 2))
+        other.commit(second.offsets)
+    assert left(admin, queue) == []
+
+
+@pytest.mark.parametrize("subjects", ["", "{s}.*", "{s}.a,{s}.c"])
+def test_a_query_that_overlaps_with_that_of_another_is_refused(
+    admin: Admin, nats: NatsServer, queue: str, subjects: str
+) -> None:
+    with opened(nats.url, stream=queue, subjects=f"{queue}.a") as one:
+        Query(one)
+        [name] = durables(admin, queue)
+        with (
+            opened(nats.url, stream=queue, subjects=subjects.format(s=queue)) as other,
+            pytest.raises(OptionError, match=rf"'{name}' of another Penstock query .*nats consumer rm {queue} {name}"),
+        ):
+            Query(other)
+
+
+def test_nobody_else_can_consume_what_a_query_reads(admin: Admin, nats: NatsServer, queue: str) -> None:
+    body = {"stream_name": queue, "config": {"durable_name": "w", "ack_policy": "explicit"}}
+    with opened(nats.url, stream=queue) as source:
+        query = Query(source)
+        with pytest.raises(ApiError, match="multiple non-filtered consumers not allowed on workqueue"):
+            admin.calls.call(f"CONSUMER.CREATE.{queue}.w", body)
+        assert read(query) == list(range(60))
+
+
+def test_a_consumer_that_came_when_ours_was_deleted_stops_the_query(admin: Admin, nats: NatsServer, queue: str) -> None:
+    with opened(nats.url, stream=queue) as source:
+        query = Query(source)
+        admin.calls.call(f"CONSUMER.DELETE.{queue}.penstock")
+        body = {"stream_name": queue, "config": {"durable_name": "w", "ack_policy": "explicit"}}
+        admin.calls.call(f"CONSUMER.CREATE.{queue}.w", body)
+        query.batch(20)
+        source.commit(query.offsets)
+        assert left(admin, queue) == list(range(60)), "nothing that the other may have is deleted"
+        admin.numbers(queue, 1, start=60)
+        with pytest.raises(OptionError, match=rf"work-queue stream '{queue}' has the consumer 'w' for the same"):
+            query.step()
+
+
+def test_a_query_goes_on_after_its_consumer_was_removed_as_the_error_says(
+    admin: Admin, nats: NatsServer, queue: str
+) -> None:
+    with opened(nats.url, stream=queue) as source:
+        query = Query(source)
+        query.batch(20)
+    with opened(nats.url, stream=queue) as other:
+        Query(other)
+    with opened(nats.url, stream=queue) as source:
+        with pytest.raises(OptionError, match="taken over"):
+            Query(source, at=query.at).step()
+        admin.calls.call(f"CONSUMER.DELETE.{queue}.penstock")
+    with opened(nats.url, stream=queue) as source:
+        assert read(Query(source, at=query.at)) == list(range(20, 60))
+
+
+def test_a_query_that_goes_on_with_fewer_subjects_leaves_no_consumer_behind(
+    admin: Admin, nats: NatsServer, queue: str
+) -> None:
+    with opened(nats.url, stream=queue) as source:
+        query = Query(source)
+        query.batch(20)
+    for options in ({"subjects": f"{queue}.a"}, {"subjects": f"{queue}.a", "progressConsumer": "mine"}):
+        with opened(nats.url, stream=queue, **options) as source:
+            query = Query(source, at=query.at)
+            query.batch(5)
+        assert len(durables(admin, queue)) == 1
+    assert durables(admin, queue) == ["mine"]
+
+
+# --- what goes unread ---
+
+
+def trim(admin: Admin, stream: str, keep: int) -> None:
+    """As limits do it: the oldest messages go."""
+    admin.purge(stream, keep=keep)
+
+
+@pytest.mark.parametrize("when", ["while it runs", "while it is down", "before a task reads"])
+def test_messages_of_a_work_queue_that_go_unread_are_loss(
+    admin: Admin, nats: NatsServer, queue: str, when: str
+) -> None:
+    with opened(nats.url, stream=queue) as source:
+        query = Query(source)
+        query.batch(20)
+        source.commit(query.offsets)
+        start, end = query.at, query.step(20)
+        if when != "before a task reads":
+            trim(admin, queue, 30)
+        if when == "while it runs":
+            with pytest.raises(DataLossError, match=r"starts at 31, but the query is at 21: 10 messages .* unread"):
+                query.step()
+        if when == "before a task reads":
+            trim(admin, queue, 10)
+            with pytest.raises(DataLossError, match="starts at 51, but the query is at 21"):
+                table(source, *(span for task in query.plan.tasks(start, end) for span in task))
+    if when == "while it is down":
+        with opened(nats.url, stream=queue) as source, pytest.raises(DataLossError, match="starts at 31"):
+            Query(source, at=start).step()
+    with opened(nats.url, stream=queue, failOnDataLoss="false") as source:
+        assert read(Query(source, at=start)) == list(range(50 if when == "before a task reads" else 30, 60))
+
+
+def test_gaps_that_were_there_before_are_no_loss(admin: Admin, nats: NatsServer, queue: str) -> None:
+    """Workers took some before, in no order. Positions jump over what is not there: nothing must seem to be lost."""
+    query: Query | None = None
+    gone = [1, 2, *range(10, 25), 40, 41, 42, 60]
+    for sequence in gone:
+        admin.delete_message(queue, sequence)
+    found: list[int] = []
+    for size in (7, 8, 1, 14, 100):
+        with opened(nats.url, stream=queue) as source:
+            query = Query(source, at=query.at) if query else Query(source)
+            rows = query.batch(size)
+            assert rows is not None
+            found += sequences(rows)
+            source.commit(query.offsets)
+            query.step(1)
+    assert found == [n for n in range(1, 61) if n not in gone]
+    assert left(admin, queue) == []
+
+
+def test_a_start_in_a_gap_is_no_loss_either(admin: Admin, nats: NatsServer, queue: str) -> None:
+    for sequence in range(10, 25):
+        admin.delete_message(queue, sequence)
+    options = {"startingOffsets": f'{{"{queue}": 12}}', "purgeUnread": "true", "stream": queue}
+    with opened(nats.url, **options) as source:
+        query = Query(source)
+        at = query.at
+    with opened(nats.url, **options) as source:
+        query = Query(source, at=at)
+        assert read(query) == list(range(24, 60))
+        source.commit(query.offsets)
+    assert left(admin, queue) == []
+
+
+def test_a_batch_read_does_not_mind_what_workers_take_meanwhile(admin: Admin, nats: NatsServer, queue: str) -> None:
+    with opened(nats.url, stream=queue) as source:
+        tasks = once(source)
+        trim(admin, queue, 10)
+        assert numbers(table(source, *(span for task in tasks for span in task))) == list(range(50, 60))
+
+
+# --- what changes under a query ---
+
+
+def edit(admin: Admin, stream: str, **changes: Any) -> None:
+    config = admin.calls.call(f"STREAM.INFO.{stream}")["config"]
+    admin.calls.call(f"STREAM.UPDATE.{stream}", config | changes)
+
+
+@pytest.mark.parametrize("progress", [{}, {"progressConsumer": "spark"}], ids=["none", "a progress consumer"])
+def test_an_edit_to_interest_retention_under_an_idle_query_loses_nothing_silently(
+    admin: Admin, nats: NatsServer, stream: str, progress: dict[str, str]
+) -> None:
+    admin.create(stream)
+    with opened(nats.url, stream=stream, **progress) as source:
+        query = Query(source)
+        admin.numbers(stream, 10)
+        assert read(query) == list(range(10))
+        query.step()
+        edit(admin, stream, retention="interest")
+        if not progress:
+            with pytest.raises(OptionError, match=r"has interest retention .* Set progressConsumer"):
+                query.step()
+            return
+        query.step()
+        admin.numbers(stream, 10, start=10)
+        assert read(query) == list(range(10, 20))
+        source.commit(query.offsets)
+    assert left(admin, stream) == [], "and what is committed is released"
+
+
+def test_what_was_dropped_before_the_edit_was_seen_is_loss(admin: Admin, nats: NatsServer, stream: str) -> None:
+    admin.create(stream)
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        query = Query(source)
+        admin.numbers(stream, 10)
+        read(query)
+        query.step()
+        admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+        edit(admin, stream, retention="interest")
+        admin.numbers(stream, 10, start=10)
+        with pytest.raises(DataLossError, match="10 of the 10 messages since then are gone"):
+            query.step()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stream_that_is_made_again_as_a_work_queue_is_read_from_its_first_message(
+    admin: Admin, nats: NatsServer, stream: str, restarted: bool
+) -> None:
+    admin.create(stream)
+    admin.numbers(stream, 50)
+    options = {"stream": stream, "failOnDataLoss": "false"}
+    with opened(nats.url, **options) as source:
+        query = Query(source)
+        assert read(query) == list(range(50))
+        query.step()
+        admin.delete(stream)
+        admin.create(stream, retention="workqueue")
+        admin.numbers(stream, 60, start=100)
+        if not restarted:
+            assert read(query) == list(range(100, 160))
+            return
+    with opened(nats.url, **options) as source:
+        assert read(Query(source, at=query.at)) == list(range(100, 160))
+
+
+def test_the_last_batch_of_a_run_is_released_when_the_next_one_starts(
+    admin: Admin, nats: NatsServer, queue: str
+) -> None:
+    """Spark commits a batch when it plans the next one: of a quiet queue, none would ever come."""
+    with opened(nats.url, stream=queue) as source:
+        query = Query(source)
+        query.batch()
+    assert len(left(admin, queue)) == 60
+    with opened(nats.url, stream=queue) as source:
+        assert Query(source, at=query.at).step() == query.at
+    assert left(admin, queue) == []
