@@ -2,6 +2,7 @@
 while they come, and a request that is written while its answer is read. Knows no S2.
 """
 
+import contextlib
 import json
 import re
 import socket
@@ -56,6 +57,7 @@ class Connection:
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.wait, self.used, self.closed = wait, False, False
         self.closed_by_peer = False
+        self._lost: Disconnected | None = None  # why there is nothing more to be read than what was received
         self._due = 0  # answers that were asked for and not read to their end
         self._common = "".join(f"{name}: {value}\r\n" for name, value in {"host": parts.netloc, **headers}.items())
         self._buffer = bytearray()
@@ -158,15 +160,29 @@ class Connection:
         self.closed = True
         self._socket.close()
 
+    def heard(self) -> bool:
+        """Whether there is something to read, an answer that has begun or the end of the connection. Does not wait."""
+        try:
+            return bool(self._buffer) or self._lost is not None or self._listen() is not None
+        except OSError as error:
+            raise self._broken(error) from None
+
     def send(self, data: bytes) -> None:
-        """Put bytes on the wire."""
+        """Put bytes on the wire. Where that fails, what the server said before it hung up can still be read."""
+        why: OSError | str
         try:
             self._socket.settimeout(self.wait)
             self._socket.sendall(data)
+            return
         except TimeoutError:
-            raise self._broken(f"it took no more bytes for {self.wait:g}s") from None
+            why = f"it took no more bytes for {self.wait:g}s"
         except OSError as error:
-            raise self._broken(error) from None
+            why = error
+        # The system keeps what came before a reset until the socket is closed.
+        with contextlib.suppress(OSError):
+            while len(self._buffer) < WHOLE and self._listen():
+                pass
+        raise self._broken(why)
 
     def _text(self, request: Request) -> bytes:
         own = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
@@ -264,7 +280,20 @@ class Connection:
         del self._buffer[:size]
         return taken
 
+    def _listen(self) -> bytes | None:
+        """What has come, without waiting: None where nothing has, and no bytes where nothing more will."""
+        try:
+            self._socket.settimeout(0)
+            data = self._socket.recv(1 << 16)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        self.closed_by_peer = not data
+        self._buffer += data
+        return data
+
     def _more(self, wanted: int = 0) -> None:
+        if self._lost is not None:
+            raise self._lost
         try:
             self._socket.settimeout(self.wait)
             if _QUICK is not None:  # servers hold back the end of an answer until the rest of it is acknowledged
@@ -280,9 +309,11 @@ class Connection:
     def _broken(self, why: OSError | str) -> Disconnected:
         self.close()
         if isinstance(why, TimeoutError):
-            return Disconnected(f"{self} sent nothing for {self.wait:g}s, with an answer due")
-        reason = why if isinstance(why, str) else why.strerror or str(why)
-        return Disconnected(f"lost the connection to {self}: {reason}")
+            self._lost = Disconnected(f"{self} sent nothing for {self.wait:g}s, with an answer due")
+        else:
+            reason = why if isinstance(why, str) else why.strerror or str(why)
+            self._lost = Disconnected(f"lost the connection to {self}: {reason}")
+        return self._lost
 
 
 def _large_buffers() -> bool:

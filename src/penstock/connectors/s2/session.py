@@ -4,6 +4,7 @@ nothing of what the batches mean.
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 
 from penstock.connectors.s2 import wire
 from penstock.connectors.s2.calls import PROTO, SESSION, path
@@ -33,17 +34,32 @@ class Session:
         return self._connection is not None
 
     def send(self, batch: Batch) -> None:
-        """Put a batch on its way."""
+        """Put a batch on its way. Raises what S2 has refused meanwhile, also where that shows only in that it takes no
+        more bytes.
+        """
         if self._connection is None or (self._connection.closed and not self.options.append_session):
             self._connection = connect(self.options)
             if self.options.append_session:
                 self._connection.open(Request("POST", path(self.stream), SESSION))
+        elif self.options.append_session:
+            self._hear(self._connection)
         self.unacked.append(batch)
         self.size += len(batch.message)
+        with suppress(Disconnected):  # it is raised below, behind what was answered before
+            if self.options.append_session:
+                self._connection.piece(wire.frame(batch.message, self.options.compression))
+            else:
+                self._connection.post(Request("POST", path(self.stream), PROTO, batch.message))
+            return
         if self.options.append_session:
-            self._connection.piece(wire.frame(batch.message, self.options.compression))
+            self._hear(self._connection)
         else:
-            self._connection.post(Request("POST", path(self.stream), PROTO, batch.message))
+            self._wait()
+
+    @property
+    def answered(self) -> bool:
+        """Whether `receive` has an answer at hand."""
+        return bool(self._acks)
 
     def receive(self) -> Batch:
         """Wait for the next answer: the batch that it is for. Raises what S2 refuses."""
@@ -77,6 +93,13 @@ class Session:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _hear(self, connection: Connection) -> None:
+        """Take the answers that are there already."""
+        while self._failure is None and connection.heard():
+            self._wait()
+        if self._failure is not None:
+            raise self._failure
 
     def _wait(self) -> None:
         assert self._connection is not None

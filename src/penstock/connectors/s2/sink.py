@@ -205,6 +205,8 @@ class _Task:
 
     def _recover(self, writer: _Writer, error: Disconnected | ApiError) -> None:
         """After a failure: find out what arrived, and go on behind it."""
+        while writer.session.answered:
+            self._answer(writer)
         on_their_way = writer.session.unacked
         writer.session.drop()
         writer.session = Session(self.options, writer.stream)
