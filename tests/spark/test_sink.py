@@ -133,6 +133,9 @@ def test_what_cannot_be_written_is_said_in_a_sentence(
     rows = spark.range(3, numPartitions=1).selectExpr("string(id) AS value", "id AS extra")
     with pytest.raises(PySparkException, match="jetstream cannot write the column 'extra'"):
         rows.write.format("jetstream").options(**where).mode("append").save()
+    odd = rows.selectExpr("value", "INTERVAL '1' YEAR AS age", "array() AS none", "array(null) AS nulls", "extra")
+    with pytest.raises(PySparkException, match="cannot write the columns 'age', 'none', 'nulls', 'extra'"):
+        odd.write.format("jetstream").options(**where).mode("append").save()
     with pytest.raises(PySparkException, match="jetstream only appends"):
         rows.drop("extra").write.format("jetstream").options(**where).mode("overwrite").save()
     subject = f"if(extra = 2, '{stream} x', '{stream}.x') AS subject"

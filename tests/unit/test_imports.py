@@ -19,7 +19,9 @@ CORE = [
     "ahead", "jsontext", "ddl", "cargo", "answers", "cuts",
 ]  # fmt: skip
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
-IS_SPARKS_OWN = {f"penstock.{name}" for name in ("spark", "spark.reading", "spark.tables", "spark.writing", "s2")}
+IS_SPARKS_OWN = {
+    f"penstock.{name}" for name in ("spark", "spark.arrow", "spark.reading", "spark.tables", "spark.writing", "s2")
+}
 MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {"penstock", "penstock.session", "penstock.cli", "penstock.demo"}
 MAY_OPEN_SOCKETS = {
     "penstock.connectors.nats.dial", "penstock.connectors.nats.client", "penstock.connectors.s2.http",

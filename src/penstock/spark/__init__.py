@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import datasource as spark
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.contract import Origin, Predicate, ReadOptions, Sink, Source
 from penstock.errors import OptionError
 from penstock.options import SECRET, Options, alias, secrets, shown, spellings
 from penstock.retry import at_once
+from penstock.spark.arrow import arrow_schema, refuse_strange
 from penstock.spark.reading import BatchReader, PushingReader, StreamReader
 from penstock.spark.tables import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
 from penstock.spark.writing import BatchWriter, StreamWriter
@@ -141,7 +142,7 @@ class Connector(spark.DataSource):
             return BatchWriter(type(self), *self._writing(schema, overwrite), query=Origin.single())
         self._only_appends(overwrite)
         options = self._effective(schema, self.sink_options_type, of_table=True)
-        columns, own = to_arrow_schema(schema, timezone="UTC"), self.servers_own(options)
+        columns, own = arrow_schema(schema), self.servers_own(options)
         filled = [field.name for field in columns if field.name in own and not field.nullable]
         if filled:
             raise not_ours(self.format, filled, without(columns, own).names)
@@ -156,8 +157,9 @@ class Connector(spark.DataSource):
         self._only_appends(overwrite)
         # These columns may come from a table of ours, but this is no write to it: its options are not for us.
         options = self._effective(schema, self.sink_options_type, of_table=False)
-        columns = to_arrow_schema(schema, timezone="UTC")
+        columns = arrow_schema(schema)
         self.open_sink(options, columns)  # refuses columns before any task runs
+        refuse_strange(schema)
         return options, columns
 
     def _only_appends(self, overwrite: bool) -> None:
@@ -166,7 +168,7 @@ class Connector(spark.DataSource):
 
     def _reading(self, schema: StructType) -> Any:
         options = self._effective(schema, self.options_type, of_table=True)
-        return self.shaped(options, to_arrow_schema(schema, timezone="UTC"))
+        return self.shaped(options, arrow_schema(schema))
 
     def _effective(self, schema: StructType, model: type[Options] | None, *, of_table: bool) -> Any:
         given = dict(self.options)

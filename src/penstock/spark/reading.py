@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import datasource as spark
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -19,6 +18,7 @@ from penstock.contract import Gathering, Holding, Predicate, Source
 from penstock.errors import OptionError
 from penstock.offsets import Bound, Range, decode
 from penstock.plan import Planner
+from penstock.spark.arrow import arrow_schema
 from penstock.spark.process import settle_in
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def _micros(moment: datetime) -> int:
 
 def _chosen(asked: StructType, own: pa.Schema, format: str) -> list[str] | None:
     """The columns to keep: None for all. A user may name some of ours in `.schema()`, not others."""
-    arrow = to_arrow_schema(asked, timezone="UTC")
+    arrow = arrow_schema(asked)
     for field in arrow:
         if field.name not in own.names:
             raise OptionError(f"{format} has no column '{field.name}'. It has: {', '.join(own.names)}.")
