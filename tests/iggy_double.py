@@ -281,11 +281,6 @@ class IggyDouble:
                 text("cluster") + struct.pack("<I", 1) + text("node") + text("127.0.0.1")
                 + struct.pack("<HHHHBB", self.port, 0, 0, 0, 0, 0)
             )  # fmt: skip
-        if code == 120:
-            consumer, partition = self._consumer(body)
-            if partition is None or consumer not in partition.offsets:
-                return b""
-            return struct.pack("<IQQ", partition.id, max(0, partition.next - 1), partition.offsets[consumer])
         if code == 200:
             stream = self._find_stream(body.ident())
             return b"" if stream is None else self._stream(stream) + b"".join(map(self._topic, stream.topics.values()))

@@ -91,6 +91,19 @@ class IggyAdmin:
 
         self.run(do)
 
+    def next(self, stream: str, topic: str, consumer: str) -> list[Any]:
+        """What a consumer of this name is given next, of the first partition."""
+
+        async def do(client: Any) -> list[Any]:
+            found = await client.poll_messages(
+                stream, topic, consumer=sdk.Consumer.Single(consumer), polling_strategy=sdk.PollingStrategy.Next(),
+                count=100, auto_commit=False, partition_id=0,
+            )  # fmt: skip
+            return list(found)
+
+        found: list[Any] = self.run(do)
+        return found
+
     def read(self, stream: str, topic: str) -> list[Any]:
         """Every message of every partition, in order of the partitions."""
 

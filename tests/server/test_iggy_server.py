@@ -157,14 +157,12 @@ def test_a_poll_that_is_cut_is_asked_again(double: IggyDouble, stream: str) -> N
 
 def test_the_progress_consumer_follows_the_query(iggy: Server, iggy_admin: IggyAdmin, stream: str) -> None:
     iggy_admin.make(stream, "t")
-    iggy_admin.send(stream, "t", [b"x"] * 5)
+    iggy_admin.send(stream, "t", [b"%d" % i for i in range(5)])
     opened = source(iggy, stream, progressConsumer="spark")
     shard = f"{stream}/t/0"
     opened.bounds()
     opened.progress({shard: Position(4, "")})
-    body = wire.get_offset(wire.Where.of(shard), "spark")
-    answer = opened._client._call(lambda client: client.send_binary_request(wire.GET_OFFSET, body))
-    assert int.from_bytes(answer[12:20], "little") == 3
+    assert [message.payload() for message in iggy_admin.next(stream, "t", "spark")] == [b"4"]
 
 
 # What the server or the user gets wrong

@@ -13,7 +13,7 @@ from penstock.columns import Ints, segments, text
 from penstock.errors import ProtocolError
 from penstock.record import HEADERS
 
-POLL, GET_OFFSET, STORE_OFFSET = 100, 120, 121
+POLL, STORE_OFFSET = 100, 121
 # How a poll says where to begin.
 OFFSET, TIME, FIRST = 1, 2, 3
 KINDS = (
@@ -90,11 +90,6 @@ class Where(NamedTuple):
 def poll(where: Where, kind: int, value: int, count: int) -> bytes:
     """The body of a request for messages. It commits nothing."""
     return _consumer(1) + _place(where) + struct.pack("<BQIB", kind, value, count, 0)
-
-
-def get_offset(where: Where, consumer: str) -> bytes:
-    """The body of the question where a consumer stands."""
-    return _consumer(consumer) + _place(where)
 
 
 def store_offset(where: Where, consumer: str, offset: int) -> bytes:
