@@ -128,8 +128,16 @@ class Options(BaseModel):
     )
 
     @classmethod
-    def parse(cls, owner: str, raw: Mapping[str, Any], ignore: Iterable[str] = ()) -> Self:
-        """The options of `owner` from text. An unknown name, a wrong or a missing value is an OptionError."""
+    def parse(
+        cls,
+        owner: str,
+        raw: Mapping[str, Any],
+        ignore: Iterable[str] = (),
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The options of `owner` from text. An unknown name, a wrong or a missing value is an OptionError. `elsewhere`:
+        what to say of names, in lower case, that mean something in another place.
+        """
         known = spellings(cls)
         skipped, hidden = {name.lower() for name in ignore}, secrets(cls)
         given: dict[str, Any] = {}
@@ -140,12 +148,16 @@ class Options(BaseModel):
                     raise OptionError(f"set '{alias(name)}' or '{shown(cls, name)}', not both: they are one option.")
                 is_marked = name in hidden and isinstance(value, str)
                 given[alias(name)] = value.removeprefix(SECRET) if is_marked else value
-            elif key.lower() not in skipped:
+            elif key.lower() in skipped:
+                continue
+            elif elsewhere is not None and key.lower() in elsewhere:
+                raise OptionError(elsewhere[key.lower()])
+            else:
                 raise OptionError(_unknown(key, owner, [shown(cls, name) for name in cls.model_fields]))
         for name, field in cls.model_fields.items():
             variable = _extra(field, "env")
-            elsewhere = {alias(name), alias(f"{name}_file")} & given.keys()
-            if variable is not None and variable in os.environ and not elsewhere:
+            is_given = bool({alias(name), alias(f"{name}_file")} & given.keys())
+            if variable is not None and variable in os.environ and not is_given:
                 given[alias(name)] = os.environ[variable]
         try:
             return cls.model_validate(given)
@@ -200,6 +212,11 @@ class Options(BaseModel):
         if why := self._unspeakable(name, text):
             raise OptionError(f"the file of option '{alias(name + '_file')}' {why}.")
         return text
+
+    def giver(self, name: str) -> str:
+        """The option that a value which `reveal` gives comes from, as users write it."""
+        in_file = getattr(self, name) is None and getattr(self, f"{name}_file", None) is not None
+        return alias(f"{name}_file") if in_file else shown(type(self), name)
 
     def __repr__(self) -> str:
         hidden = secrets(type(self))

@@ -173,15 +173,18 @@ def test_a_jwt_that_is_wrong_is_refused_and_not_shown(operated: tuple[NatsServer
 
 @pytest.mark.parametrize("lacks", ["seed", "jwt", "everything"])
 def test_credentials_that_are_not_whole_are_refused_and_not_shown(
-    operated: tuple[NatsServer, str, str, Key], lacks: str
+    operated: tuple[NatsServer, str, str, Key], lacks: str, tmp_path: Path
 ) -> None:
     running, text, user_jwt, _ = operated
     seed = next(line for line in text.splitlines() if line.startswith("SU"))
     broken = {"seed": text.replace(seed, ""), "jwt": text.replace(user_jwt, ""), "everything": "some words"}[lacks]
-    with pytest.raises(OptionError, match="'credentials' holds no user JWT and seed") as caught:
-        everything(running.url, "S", credentials=broken)
-    assert seed not in said(caught.value)
-    assert user_jwt not in said(caught.value)
+    file = tmp_path / "broken.creds"
+    file.write_text(broken)
+    for option, value in (("credentialsSecret", broken), ("credentialsFile", str(file))):
+        with pytest.raises(OptionError, match=f"'{option}' has no user JWT and seed") as caught:
+            everything(running.url, "S", **{option: value})
+        assert seed not in said(caught.value)
+        assert user_jwt not in said(caught.value)
 
 
 # --- being refused ---
@@ -196,7 +199,7 @@ def test_a_wrong_password_names_the_user_and_not_the_password(guarded: NatsServe
 
 
 def test_no_credentials_at_all_says_what_can_be_given(guarded: NatsServer) -> None:
-    with pytest.raises(ConnectError, match="none given; set user and password, token, or credentials"):
+    with pytest.raises(ConnectError, match="none given; set user and password, token, or credentialsFile"):
         everything(guarded.url, "S")
 
 
@@ -206,7 +209,7 @@ def test_a_wrong_or_broken_seed_is_refused_and_not_shown(guarded: NatsServer) ->
         everything(guarded.url, "S", nkeySeed=stranger)
     assert stranger not in said(caught.value)
     for broken in (stranger[:-3], "SUSECRET", "not a seed", stranger[:20] + "0" + stranger[21:]):
-        with pytest.raises(OptionError, match="the NKey seed is not valid") as refused:
+        with pytest.raises(OptionError, match="the NKey seed in option 'nkeySecret' is not valid") as refused:
             everything(guarded.url, "S", nkeySeed=broken)
         assert broken not in said(refused.value)
 

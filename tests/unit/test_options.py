@@ -62,6 +62,35 @@ def test_an_option_like_no_other_is_refused_with_all_names() -> None:
     assert all(f"{name}" in message for name in NAMES)
 
 
+@pytest.mark.parametrize(
+    ("connector", "name"),
+    [(JetStream, "publishMode"), (CoreNats, "commandHeaders"), (S2Streams, "ensureStream"), (Iggy, "createTopic")],
+)
+def test_an_option_of_the_sink_is_told_so_to_a_reader(connector: Any, name: str) -> None:
+    for spelt in (name, name.lower()):  # Spark lower-cases keys on some of their ways
+        with pytest.raises(OptionError) as caught:
+            connector.parse({spelt: "x"})
+        assert str(caught.value) == (
+            f"option '{name}' is for the sink of {connector.format}, and this is a read. Leave it out "
+            "here, and give it to write or writeStream."
+        )
+
+
+@pytest.mark.parametrize("connector", [JetStream, CoreNats, S2Streams, Iggy])
+def test_an_option_of_the_source_is_told_so_to_a_writer(connector: Any) -> None:
+    with pytest.raises(OptionError) as caught:
+        connector.parse_sink({"startingoffsets": "earliest"})
+    assert str(caught.value) == (
+        f"option 'startingOffsets' is for the source of {connector.format}, and this is a write. Leave it "
+        "out here, and give it to spark.read or spark.readStream."
+    )
+
+
+def test_a_stream_to_write_to_jetstream_has_an_answer_of_its_own() -> None:
+    with pytest.raises(OptionError, match=r"A row is written to a subject"):
+        JetStream.parse_sink({"stream": "ORDERS"})
+
+
 def test_keys_are_matched_whatever_their_case() -> None:
     options = JetStreamOptions.parse(
         "jetstream", {"STREAM": "A", "maxrecordspertrigger": "5", "FailOnDataLoss": "false"}

@@ -62,7 +62,7 @@ def test_streams_to_read_that_contradict_each_other_are_refused(options: dict[st
         ({"streams": "a,b"}, "rows go to one stream, and 'streams' names 2: set 'stream'"),
         ({"streams": "a,b", "stream": "c"}, "'stream' is 'c', and 'streams' is 'a,b': set one of both"),
         ({"streams": "x" * 513}, "1 to 512 bytes"),
-        ({"streamPrefix": "a"}, "unknown option 'streamPrefix'"),
+        ({"streamPrefix": "a"}, "'streamPrefix' is for the source of s2"),
     ],
 )
 def test_streams_to_write_that_contradict_each_other_are_refused(options: dict[str, str], why: str) -> None:

@@ -196,7 +196,23 @@ class Connector(spark.DataSource):
             raise OptionError(f"{cls.format} can be {'written' if cls.sink_options_type else 'read'} only.")
         if "path" in given:
             raise OptionError(f"{cls.format} takes no path in load() or save(): give it as an option.")
-        return model.parse(cls.format, given, ignore=(*SPARKS_OWN, *ignore))
+        return model.parse(cls.format, given, ignore=(*SPARKS_OWN, *ignore), elsewhere=cls._other_way(model))
+
+    @classmethod
+    def _other_way(cls, model: type[Options]) -> dict[str, str]:
+        """What to say of an option of the sink where rows are read, and the other way round."""
+        reads = model is cls.options_type
+        other = cls.sink_options_type if reads else cls.options_type
+        if other is None:
+            return {}
+        whose, here, there = "sink", "read", "write or writeStream"
+        if not reads:
+            whose, here, there = "source", "write", "spark.read or spark.readStream"
+        return {
+            spelt: f"option '{shown(other, name)}' is for the {whose} of {cls.format}, and this is a {here}. "
+            f"Leave it out here, and give it to {there}."
+            for spelt, name in spellings(other).items()
+        }
 
 
 def _refuse_shown(model: type[Options], given: Mapping[str, str]) -> None:

@@ -155,7 +155,13 @@ class JetStreamSinkOptions(NatsOptions, PublishOptions, WriteOptions):
     )
 
     @classmethod
-    def parse(cls, owner: str, raw: Mapping[str, Any], ignore: Iterable[str] = ()) -> Self:
+    def parse(
+        cls,
+        owner: str,
+        raw: Mapping[str, Any],
+        ignore: Iterable[str] = (),
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> Self:
         """As any options are; `stream` is a slip that has an answer of its own."""
         for key, value in raw.items():
             if key.lower() == "stream":
@@ -164,7 +170,7 @@ class JetStreamSinkOptions(NatsOptions, PublishOptions, WriteOptions):
                     f"stores it: leave 'stream' out, and set 'subject' to one that stream '{value}' takes, or add a "
                     f"column 'subject'. Which it takes: nats stream info {value}"
                 )
-        return super().parse(owner, raw, ignore)
+        return super().parse(owner, raw, ignore, elsewhere)
 
     @field_validator("subject")
     @classmethod

@@ -18,16 +18,19 @@ def introduce(options: NatsOptions, nonce: str) -> dict[str, Any]:
     if token is not None:
         said["auth_token"] = token
     seed, creds = options.reveal("nkey_seed"), options.reveal("credentials")
+    giver = options.giver("nkey_seed" if creds is None else "credentials")
     if creds is not None:
         parts = [p for p in creds.replace("\r", "").split("\n") if p and not p.startswith("-") and "*" not in p]
         found = [p.strip() for p in parts]
         jwt = next((p for p in found if p.startswith("ey")), None)
         seed = next((p for p in found if p.startswith("SU")), None)
         if jwt is None or seed is None:
-            raise OptionError("option 'credentials' holds no user JWT and seed, as a .creds file does.")
+            raise OptionError(
+                f"option '{giver}' has no user JWT and seed, as a .creds file does. Make one with nsc generate creds."
+            )
         said["jwt"] = jwt
     if seed is not None:
-        said |= _signed(seed, nonce, with_key="jwt" not in said)
+        said |= _signed(seed, nonce, giver, with_key="jwt" not in said)
     return said
 
 
@@ -36,10 +39,12 @@ def who(said: dict[str, Any]) -> str:
     for key, words in (("jwt", "a user JWT"), ("nkey", "an NKey"), ("auth_token", "a token")):
         if key in said:
             return words
-    return f"user '{said['user']}'" if "user" in said else "none given; set user and password, token, or credentials"
+    return (
+        f"user '{said['user']}'" if "user" in said else "none given; set user and password, token, or credentialsFile"
+    )
 
 
-def _signed(seed: str, nonce: str, *, with_key: bool) -> dict[str, str]:
+def _signed(seed: str, nonce: str, giver: str, *, with_key: bool) -> dict[str, str]:
     try:
         import nkeys
     except ImportError:
@@ -48,5 +53,7 @@ def _signed(seed: str, nonce: str, *, with_key: bool) -> dict[str, str]:
         pair = nkeys.from_seed(seed.encode())
         signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).decode().rstrip("=")
     except Exception:  # whatever it was, its text may quote the seed
-        raise OptionError("the NKey seed is not valid: it starts with SU and has 58 characters.") from None
+        raise OptionError(
+            f"the NKey seed in option '{giver}' is not valid: it starts with SU and has 58 characters."
+        ) from None
     return {"sig": signature} | ({"nkey": pair.public_key.decode()} if with_key else {})
