@@ -62,6 +62,38 @@ def listed(names: Sequence[str]) -> str:
     return f"the column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
 
 
+def as_text(name: str, kind: pa.DataType) -> str:
+    """SQL that makes text of a column, under the same name."""
+    return f"{'to_json' if pa.types.is_nested(kind) else 'string'}(`{name}`) AS `{name}`"
+
+
+def _cast(field: pa.Field, wanted: str) -> str:
+    """SQL for what a sink takes in the place of a column that is of the wrong type."""
+    name, kind = field.name, field.type
+    if wanted.startswith("ARRAY"):
+        return f"{_as_headers(name, kind)} AS `{name}`"
+    if wanted.startswith("STRING"):
+        return as_text(name, kind)
+    return f"CAST(`{name}` AS {wanted}) AS `{name}`"
+
+
+def _as_headers(name: str, kind: pa.DataType) -> str:
+    if pa.types.is_map(kind):
+        parts, entries = [("key", kind.key_type), ("value", kind.item_type)], f"map_entries(`{name}`)"
+        if kind.key_type == pa.string() and is_bytes(kind.item_type):
+            return entries
+    elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.num_fields > 1:
+        fields, entries = [(field.name, field.type) for field in kind.value_type], f"`{name}`"
+        named = [dict(fields).get(part) for part in ("key", "value")]
+        parts = fields[:2] if None in named else list(zip(("key", "value"), named, strict=True))
+    else:
+        return f"array(struct('name' AS key, {as_text(name, kind).partition(' AS ')[0]} AS value))"
+    (key, of_key), (value, of_value) = parts
+    made_key = f"e.`{key}`" if of_key == pa.string() else f"string(e.`{key}`)"
+    made_value = f"e.`{value}`" if is_bytes(of_value) else f"string(e.`{value}`)"
+    return f"transform({entries}, e -> struct({made_key} AS key, {made_value} AS value))"
+
+
 def accept(
     format: str, given: pa.Schema, takes: Mapping[str, Callable[[pa.DataType], bool]], used: Sequence[str] = ()
 ) -> None:
@@ -82,7 +114,9 @@ def accept(
             f"drop({', '.join(map(repr, surplus))}), or put what you need of {them} into `value` or `headers`."
         )
     problems += [
-        f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {field.type}. Cast it." for field in wrong
+        f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {field.type}. Cast it, in SQL or "
+        f"selectExpr: {_cast(field, IN_SQL[takes[field.name]])}."
+        for field in wrong
     ]
     if problems:
         raise OptionError(" ".join([problems[0], *(text[0].upper() + text[1:] for text in problems[1:])]))

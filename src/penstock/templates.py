@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import OptionError
 from penstock.record import accept as accept_columns
+from penstock.record import as_text
 
 _PIECE = re.compile(r"\{([^{}]*)\}")
 
@@ -41,7 +42,10 @@ def accept(
         for column in columns(template):
             kind = given.field(column).type
             if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-                raise OptionError(f"column '{column}' in the option '{name}' is {kind}, which is no text. Cast it.")
+                raise OptionError(
+                    f"column '{column}' in the option '{name}' is {kind}, which is no text. Cast it, in SQL or "
+                    f"selectExpr: {as_text(column, kind)}."
+                )
     elif name not in given.names:
         raise OptionError(f"rows have no {name}: set the option '{name}', or add a column '{name}'.")
     accept_columns(format, given, takes, columns(template or ""))

@@ -1,6 +1,7 @@
 """What Spark does to a Python source, and what we make of it: mostly with the journal, which needs no server."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from harness import Admin
 from journal import Journal, JournalLog
 from penstock.connectors import FORMATS, connector
+from penstock.connectors.jetstream import JetStream
 from penstock.embedded import NatsServer
+from penstock.errors import OptionError
 
 GOLDEN = Path(__file__).parent.parent / "checkpoints" / "v0.1" / "jetstream"
 
@@ -227,3 +230,32 @@ def test_subject_filters_are_pushed_and_never_change_a_result(
     ):
         expected = sorted(r.sequence for r in kept.where(where).collect())
         assert sorted(r.sequence for r in frame.where(where).collect()) == expected, where
+
+
+@pytest.mark.parametrize(
+    ("given", "entries"),
+    [
+        ("map('a', 'x') AS headers", [("a", b"x")]),
+        ("map('a', binary('x')) AS headers", [("a", b"x")]),
+        ("map(1, 2.5D) AS headers", [("1", b"2.5")]),
+        ("cast(NULL AS MAP<STRING, STRING>) AS headers", None),
+        ("array(struct('a' AS name, 7 AS number)) AS headers", [("a", b"7")]),
+        ("array(struct('a' AS key, 'uint8' AS kind, binary('x') AS value)) AS headers", [("a", b"x")]),
+        ("'x' AS headers", [("name", b"x")]),
+        ("array('x') AS headers", [("name", b'["x"]')]),
+    ],
+)
+def test_headers_of_another_type_are_refused_with_the_expression_that_casts_them(
+    spark: SparkSession, given: str, entries: list[tuple[str, bytes]] | None
+) -> None:
+    rows = spark.range(1).selectExpr("5 AS value", given)
+    options = JetStream.parse_sink({"subject": "a"})
+    with pytest.raises(OptionError) as caught:
+        JetStream.open_sink(options, to_arrow_schema(rows.schema, timezone="UTC"))
+    value, headers = re.findall(r"selectExpr: (.*? AS `\w+`)\.", str(caught.value))
+    cast = rows.selectExpr(value, headers)
+    JetStream.open_sink(options, to_arrow_schema(cast.schema, timezone="UTC"))
+    row = cast.selectExpr("value", "CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers").first()
+    assert row is not None
+    assert row.value == "5"
+    assert row.headers == (None if entries is None else [(key, bytearray(value)) for key, value in entries])

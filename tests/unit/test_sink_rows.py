@@ -180,9 +180,10 @@ def test_columns_that_can_be_written_are_accepted(subject: str | None, columns: 
             "a",
             {"value": pa.int64(), "id": pa.int64(), "x": pa.string()},
             "drop('x'), or put what you need of it into `value` or `headers`. Column 'value' must be STRING or BINARY, "
-            "but is int64. Cast it. Column 'id' must be STRING, but is int64. Cast it.",
+            "but is int64. Cast it, in SQL or selectExpr: string(`value`) AS `value`. Column 'id' must be STRING, but "
+            "is int64. Cast it, in SQL or selectExpr: string(`id`) AS `id`.",
         ),
-        ("a", {"value": pa.int64()}, "column 'value' must be STRING or BINARY, but is int64. Cast it."),
+        ("a", {"value": pa.int64()}, "column 'value' must be STRING or BINARY, but is int64. Cast it, in SQL"),
         (None, {"value": pa.binary(), "subject": pa.binary()}, "column 'subject' must be STRING, but is binary"),
         ("a", {"value": pa.binary(), "id": pa.int64()}, "column 'id' must be STRING, but is int64"),
         ("a", {"value": pa.binary(), "ttl": pa.float64()}, "column 'ttl' must be STRING or BIGINT, but is double"),

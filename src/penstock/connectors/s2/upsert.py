@@ -11,6 +11,7 @@ from penstock import jsontext
 from penstock.columns import Ints
 from penstock.connectors.s2.wire import Records
 from penstock.errors import OptionError, ProtocolError
+from penstock.record import as_text
 
 KEY, ACTION = b"@key", b"@action"
 # The column that says what a row does to the table: ours, or the one of Delta's change feed.
@@ -35,7 +36,10 @@ def accept(columns: pa.Schema, keys: Sequence[str], *, written: bool) -> None:
         raise OptionError(f"there are both {' and '.join(actions)}: leave one of them out.")
     for name in actions:
         if columns.field(name).type != pa.string():
-            raise OptionError(f"column '{name}' must be STRING, but is {columns.field(name).type}. Cast it.")
+            kind = columns.field(name).type
+            raise OptionError(
+                f"column '{name}' must be STRING, but is {kind}. Cast it, in SQL or selectExpr: {as_text(name, kind)}."
+            )
     if written and not set(columns.names) - {*keys, *ACTIONS}:
         raise OptionError("all columns are key columns: there must be one that is not.")
     bad = [field for field in columns if not _comes_back(field, keys, written)]
