@@ -521,6 +521,18 @@ def test_a_stream_that_does_not_exist_is_refused_with_the_nearest_name(
         source.bounds()
 
 
+def test_a_ledger_is_not_told_to_who_misspells_a_stream(admin: Admin, nats: NatsServer) -> None:
+    admin.create("PENSTOCK_LEDGER")
+    try:
+        for name in ("PENSTOCK", "LEDGER"):
+            with opened(nats.url, stream=name) as source, pytest.raises(OptionError) as caught:
+                source.check()
+            assert "does not exist" in str(caught.value)
+            assert "PENSTOCK_LEDGER" not in str(caught.value)
+    finally:
+        admin.delete("PENSTOCK_LEDGER")
+
+
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_a_stream_made_while_the_query_runs_is_found_and_read_from_its_beginning(
     admin: Admin, nats: NatsServer, stream: str, start: str

@@ -704,6 +704,9 @@ class Server:
         self.asked += 1
         return [name for name, filters in self.all.items() if subject is None or takes(filters, subject)]
 
+    def others(self) -> list[str]:
+        return Calls.others(cast("Calls", self))
+
     def stream(self, name: str) -> StreamInfo:
         state = {
             "first_seq": 1,
@@ -745,8 +748,17 @@ def test_a_subject_that_no_stream_takes_is_refused_with_those_that_are_close() -
     mine = targets(Server(ORDERS))
     with pytest.raises(OptionError, match=r"no stream takes the subject 'pay'.*'P' takes pay\.\*"):
         mine.of(pa.array([b"orders.eu", b"pay"], pa.binary()))
-    with pytest.raises(OptionError, match="there are none"):
+    with pytest.raises(OptionError, match="Make one: there are none yet"):
         targets(Server({})).of(pa.array([b"a"], pa.binary()))
+
+
+def test_a_ledger_is_no_stream_to_write_rows_to() -> None:
+    mine = targets(Server(ORDERS | {"PENSTOCK_LEDGER": ("PENSTOCK_LEDGER.>",)}))
+    with pytest.raises(OptionError, match=r"'E' takes é\.a") as caught:
+        mine.of(pa.array([b"LEDGER.x"], pa.binary()))
+    assert "PENSTOCK_LEDGER" not in str(caught.value)
+    with pytest.raises(OptionError, match="Make one: there are none yet"):
+        targets(Server({"PENSTOCK_LEDGER": ("PENSTOCK_LEDGER.>",)})).of(pa.array([b"a"], pa.binary()))
 
 
 # Who writes, and what was written

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from penstock.answers import an_object, field, objects, texts
 from penstock.connectors.jetstream import api
+from penstock.connectors.jetstream.options import LEDGER
 from penstock.connectors.nats import headers, wire
 from penstock.connectors.nats.client import Connection
 from penstock.connectors.nats.options import NatsOptions
@@ -71,10 +72,15 @@ class Calls:
     def missing(self, name: str) -> OptionError:
         """The error for a stream that does not exist."""
         try:
-            names = self.names()
+            names = self.others()
         except PenstockError:  # asking is only a courtesy; the account may not be allowed to
             names = []
         return OptionError(f"stream '{name}' does not exist. {nearest(name, names)}")
+
+    def others(self) -> list[str]:
+        """All streams that a user may mean: no ledger."""
+        ledgers = (LEDGER, getattr(self.connection.options, "ledger", LEDGER))
+        return [name for name in self.names() if name not in ledgers]
 
     def names(self, subject: str | None = None) -> list[str]:
         """All streams, or those that take messages on `subject`."""

@@ -12,6 +12,9 @@ from penstock.contract import ReadOptions, WriteOptions
 from penstock.errors import OptionError
 from penstock.options import Bytes, Count, Csv, Seconds, alias, option
 
+# The stream in which attempts to write are noted, unless the user says otherwise. Nobody means it who misspells a name.
+LEDGER = "PENSTOCK_LEDGER"
+
 
 class JetStreamOptions(NatsOptions, ReadOptions):
     """Which streams and subjects, and how they are read."""
@@ -149,7 +152,7 @@ class JetStreamSinkOptions(NatsOptions, PublishOptions, WriteOptions):
     max_in_flight: Count = option(4000, doc="How many rows a task may have published without an ack, in `pipelined`.")
     ack_timeout: Seconds = option(10.0, doc="The longest wait for an ack before the connection is given up.")
     ledger: str = option(
-        "PENSTOCK_LEDGER",
+        LEDGER,
         doc="The stream in which attempts to write are noted, so that `exactly_once` holds after any downtime; made if "
         "it is missing. `none`: rows are known again only within the duplicate window of the stream written to.",
     )

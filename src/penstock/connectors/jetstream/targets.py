@@ -120,12 +120,13 @@ class Targets:
 
 def nobody(calls: Calls, subject: str) -> OptionError:
     """The error for a subject that no stream takes."""
-    names = calls.names()
+    names = calls.others()
     infos = calls.streams(difflib.get_close_matches(subject.partition(".")[0], names, n=20, cutoff=0.0))
     takes = {text: info.name for info in infos.values() if info for text in info.subjects}
     close = difflib.get_close_matches(subject, takes, n=3, cutoff=0.0)
-    there = ", ".join(f"'{takes[text]}' takes {text}" for text in close) or "there are none"
+    there = ", ".join(f"'{takes[text]}' takes {text}" for text in close)
+    what = f"Make one, or write to one that exists: {there}" if there else "Make one: there are none yet"
     return OptionError(
-        f"no stream takes the subject '{subject}'. Make one, or write to one that exists: {there}. Where the account "
-        "maps subjects, write to the one that it is mapped to."
+        f"no stream takes the subject '{subject}'. {what}. Where the account maps subjects, write to the one that it "
+        "is mapped to."
     )
