@@ -222,7 +222,9 @@ def test_a_misspelt_name_is_refused_with_those_like_it_and_makes_no_stream() -> 
     with S2Lite(basin="makes-streams", config={"create_stream_on_read": True}) as server:
         admin = S2Admin(server)
         admin.make("orders")
-        with pytest.raises(OptionError, match=r"has no stream 'order'. Did you mean 'orders'"):
+        with pytest.raises(
+            OptionError, match=r"has no stream 'order'. Did you mean 'orders'\? Check the options 'streams' and"
+        ):
             source(server, streams="order").bounds()
         assert admin.names("") == ["orders"]
         admin.tail("order")
@@ -377,7 +379,10 @@ def test_a_server_that_is_down_is_said_at_once_and_one_that_comes_back_is_waited
 
 
 def test_an_unknown_basin_is_refused_with_those_like_it(s2: Server) -> None:
-    with pytest.raises(OptionError, match=r"there is no basin 'penstock-tess'.*Did you mean 'penstock-test'"):
+    with pytest.raises(
+        OptionError,
+        match=r"there is no basin 'penstock-tess'.*Did you mean 'penstock-test'\? Check the options 'basin'",
+    ):
         source(s2, basin="penstock-tess", streams="x").bounds()
 
 

@@ -450,8 +450,11 @@ def test_where_a_single_write_began_is_no_place_in_a_stream_that_was_made_again(
 def test_a_wrong_port_and_a_wrong_basin_are_told_at_once(s2: Server) -> None:
     schema = next(values(0, 1)).schema
     for wrong, why in (
-        ({"endpoint": "http://127.0.0.1:1"}, r"cannot connect to 127.0.0.1:1: Connection refused"),
-        ({"basin": "penstock-tess"}, "there is no basin 'penstock-tess'"),
+        (
+            {"endpoint": "http://127.0.0.1:1"},
+            r"cannot connect to 127.0.0.1:1: Connection refused: check the option 'endpoint', and that S2 is there",
+        ),
+        ({"basin": "penstock-tess"}, r"there is no basin 'penstock-tess'.* Check the options 'basin' and 'endpoint'"),
     ):
         options = {**s2.options(), "stream": "x", "maxRetries": "1000", **wrong}
         with pytest.raises(PenstockError, match=why):
@@ -578,7 +581,9 @@ def test_a_header_without_a_name_is_refused(s2: Server, name: str) -> None:
 
 
 def test_a_stream_that_is_not_there_is_named_with_those_like_it(s2: Server, name: str) -> None:
-    with pytest.raises(OptionError, match=rf"has no stream '{name}x'. Did you mean '{name}'.*ensureStream=true"):
+    with pytest.raises(
+        OptionError, match=rf"has no stream '{name}x'. Did you mean '{name}'.* 'stream' and 'basin'. Or set ensu"
+    ):
         write(s2, values(0, 10), stream=f"{name}x")
 
 

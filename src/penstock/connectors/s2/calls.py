@@ -197,7 +197,11 @@ class Calls:
             names = self.streams("")
         except PenstockError:  # a token may well not allow to list them
             names = {}
-        return OptionError(f"basin '{self.options.basin}' has no stream '{stream}'. {nearest(stream, names)}")
+        option = "streams" if stream in self.options.streams else "stream"
+        return OptionError(
+            f"basin '{self.options.basin}' has no stream '{stream}'. {nearest(stream, names)} Check the options "
+            f"'{option}' and 'basin'."
+        )
 
     def _ask(self, requests: Sequence[Request]) -> list[Response]:
         answers: list[Response] = []
@@ -220,8 +224,11 @@ class Calls:
         wanted, where = self.options.basin, self.options.account()
         what = f"there is no basin '{wanted}' at {self.options.base()}."
         if where is None:
-            return OptionError(f"{what} Check basin and basinEndpoint.")
-        return OptionError(f"{what} {nearest(wanted, basins(self.options, where))}")
+            return OptionError(f"{what} Check the options 'basin' and 'basinEndpoint'.")
+        place = "basinEndpoint" if self.options.endpoint is None else "endpoint"
+        return OptionError(
+            f"{what} {nearest(wanted, basins(self.options, where))} Check the options 'basin' and '{place}'."
+        )
 
 
 def _listing(prefix: str, after: str = "", limit: int = 1000) -> Request:

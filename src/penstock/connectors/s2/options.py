@@ -100,6 +100,12 @@ class S2Options(Options):
         text = self.endpoint or self.basin_endpoint.replace("{basin}", self.basin)
         return text.rstrip("/").removesuffix("/v1")
 
+    def places(self) -> str:
+        """The options that make that address, as a sentence names them."""
+        if self.endpoint is not None:
+            return "the option 'endpoint'"
+        return "the options 'basin' and 'basinEndpoint'" if "{basin}" in self.basin_endpoint else "'basinEndpoint'"
+
     def account(self) -> str | None:
         """The address of the account's API; None where the user has a basin elsewhere and named no account: what
         opens that basin is not for S2's cloud to see.

@@ -35,9 +35,14 @@ def refused(status: int, answer: dict[str, Any]) -> PenstockError:
     if status in BUSY or error.code == "transaction_conflict":
         return Disconnected(f"S2 is busy: {error}")
     if status == 401 or error.code == "permission_denied":
-        return ConnectError(f"S2 refuses the access token: {error}. Check accessToken, and what it allows.")
+        return ConnectError(
+            f"S2 refuses the access token: {error}. Check the option 'accessToken' or 'accessTokenFile', or the "
+            "environment variable S2_ACCESS_TOKEN, whichever it comes from, and what the token allows."
+        )
     if error.code == "decryption_failed":
-        return ConnectError(f"S2 cannot decrypt the stream: {error}. Check encryptionSecret.")
+        return ConnectError(
+            f"S2 cannot decrypt the stream: {error}. Check the option 'encryptionSecret' or 'encryptionKeyFile'."
+        )
     return error
 
 
@@ -57,7 +62,10 @@ def connect(options: S2Options) -> Connection:
         headers["s2-encryption-key"] = key
 
     def make() -> Connection:
-        return Connection(options.base(), headers, options.connect_timeout, options.request_timeout, options.tls_ca)
+        try:
+            return Connection(options.base(), headers, options.connect_timeout, options.request_timeout, options.tls_ca)
+        except Disconnected as error:
+            raise Disconnected(f"{error}: check {options.places()}, and that S2 is there") from None
 
     return pool.take(_key(options), make)
 
