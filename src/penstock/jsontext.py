@@ -157,6 +157,15 @@ def columns(texts: pa.Array, schema: pa.Schema) -> dict[str, pa.Array]:
     return (made or {}) | (_one_by_one(texts, hard) if len(hard) else {})
 
 
+def names(text: bytes) -> list[str]:
+    """The names of the fields of an object; none where it is no object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return list(found) if isinstance(found, dict) else []
+
+
 def _is_hard(kind: pa.DataType, inside: bool = False) -> bool:
     """Whether Arrow cannot read a type from JSON."""
     if pa.types.is_list(kind):

@@ -16,7 +16,7 @@ from s2_tools import QUICK, read, source, trimmed, until, values, write
 from penstock.connectors.s2 import S2Streams
 from penstock.connectors.s2.calls import Calls
 from penstock.connectors.s2.lite import S2Lite
-from penstock.errors import ConnectError, DataLossError, OptionError
+from penstock.errors import ConnectError, DataLossError, OptionError, ProtocolError
 from penstock.offsets import Range
 from penstock.plan import Planner
 from s2_harness import Cloud, S2Admin, lite
@@ -455,3 +455,39 @@ def test_short_ranges_are_read_together_and_odd_ones_as_ever(s2: Server, s2_admi
     assert list(found) == ["0", "1", "2", "3", "4"], "another order in a replay would be other rows to a sink"
     with pytest.raises(DataLossError, match="10 messages were deleted unread"):
         list(source(s2, streamPrefix=f"{name}/").read_many(spans))
+
+
+# Tables of changes
+
+
+def change(s2: Server, name: str) -> None:
+    """Two changes and a deletion; the note of both is null."""
+    rows = {"_action": ["u", "u", "d"], "id": ["a", "b", "a"], "amount": [1, 2, None], "note": pa.nulls(3, pa.string())}
+    write(s2, iter([pa.record_batch(rows)]), stream=name, mode="upsert", keyColumns="id", ensureStream="true")
+
+
+@pytest.mark.parametrize("snapshot", ["false", "true"])
+def test_a_column_that_no_change_has_is_warned_of_with_those_like_it(
+    s2: Server, name: str, snapshot: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(s2, name)
+    monkeypatch.setattr("penstock.connectors.s2.changes._TOLD", set())
+    given = {"mode": "upsert", "keyColumns": "id", "snapshot": snapshot}
+    found = read(s2, name, columns="id STRING, amout BIGINT, note STRING", **given)
+    assert {row["amout"] for row in found} == {None}
+    told = (
+        f"stream '{name}': the schema has a column 'amout', but none of 2 changes that were read has it: it is null in "
+        "all of their rows. Did you mean 'amount'?"
+    )
+    assert caplog.messages == [told]
+    read(s2, name, columns="id STRING, amout BIGINT", **given)
+    assert caplog.messages == [told], "a stream query would say so in every batch"
+    caplog.clear()
+    assert len(read(s2, name, columns="id STRING, amount BIGINT, note STRING, _action STRING", **given)) in (1, 3)
+    assert caplog.messages == []
+
+
+def test_a_key_column_that_no_key_has_is_refused(s2: Server, name: str) -> None:
+    change(s2, name)
+    with pytest.raises(ProtocolError, match=r"record 0 .*id.*a.* as @key, in which there is no 'ix'\. Set keyColumns"):
+        read(s2, name, mode="upsert", keyColumns="ix", columns="ix STRING, amount BIGINT")

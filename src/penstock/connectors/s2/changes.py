@@ -1,5 +1,6 @@
 """What an upsert sink wrote, read back as the changes to a table, or as the table that they lead to."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
@@ -8,11 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import jsontext
 from penstock.connectors.s2 import upsert
 from penstock.connectors.s2.options import S2SourceOptions
 from penstock.connectors.s2.source import S2Source
 from penstock.connectors.s2.wire import Records
-from penstock.errors import ProtocolError
+from penstock.errors import ProtocolError, nearest
 from penstock.offsets import Range
 from penstock.record import TIMESTAMP
 
@@ -22,6 +24,8 @@ Flags = npt.NDArray[np.bool_]
 
 # A snapshot gathers so many changes before it looks for the latest of each key.
 COMPACT = 100_000
+# The columns that were told of.
+_TOLD: set[tuple[str, str]] = set()
 
 
 class ChangesSource(S2Source):
@@ -42,6 +46,7 @@ class ChangesSource(S2Source):
         """The changes of a range, or where a snapshot is wanted, the last of each key that is no deletion."""
         waiting: list[pa.Table] = []
         kept = skipped = 0
+        absent = _Absent(self.values.names)
         for records in self.records(span):
             records = records.where(~records.commands())
             rows, keys, deletes = upsert.parts(records)
@@ -57,7 +62,9 @@ class ChangesSource(S2Source):
                 continue
             wanted = np.zeros(len(records), bool)
             wanted[rows] = True
-            made = self._changes(span.shard, records.where(wanted), keys, deletes)
+            changes = records.where(wanted)
+            made = self._changes(span.shard, changes, keys, deletes)
+            absent.look(made, changes.value.filter(pa.array(~deletes)))
             if not self.options.snapshot:
                 yield made
                 continue
@@ -68,6 +75,7 @@ class ChangesSource(S2Source):
                 kept = len(waiting[0])
         if skipped:
             log.warning("stream '%s': skipped %d records that are no changes to a table", span.shard, skipped)
+        absent.tell(span.shard)
         if waiting:
             table = upsert.latest(pa.concat_tables(waiting), self.keys.names)
             left = table.filter(pc.invert(table["@gone"])).drop_columns(["@gone"])
@@ -75,6 +83,13 @@ class ChangesSource(S2Source):
 
     def _changes(self, stream: str, records: Records, keys: pa.Array, deletes: Flags) -> pa.RecordBatch:
         made = upsert.decode(keys, self.keys, f"@key in stream '{stream}'", records.sequence)
+        for name, column in made.items():
+            if column.null_count:
+                at = pc.index(pc.is_null(column), True).as_py()
+                raise ProtocolError(
+                    f"record {int(records.sequence[at])} of stream '{stream}' has {keys[at].as_py()[:60]!r} as @key, "
+                    f"in which there is no '{name}'. Set keyColumns to the columns that the sink had as its key."
+                )
         made |= upsert.decode(records.value, self.values, f"body in stream '{stream}'", records.sequence)
         gone = pa.array(deletes)
         own: dict[str, Callable[[], pa.Array]] = {
@@ -88,3 +103,37 @@ class ChangesSource(S2Source):
         return pa.RecordBatch.from_arrays(
             [c.cast(f.type) for c, f in zip(columns, self.columns, strict=True)], schema=self.columns
         )
+
+
+class _Absent:
+    """The columns that no change of a range has: misspelt, or newer than all of them. Both are null in every row."""
+
+    def __init__(self, names: Sequence[str]):
+        self.names, self.updates, self.last = list(names), 0, b"{}"
+
+    def look(self, rows: pa.RecordBatch, bodies: pa.Array) -> None:
+        """Some more rows, and the bodies of those that are no deletions."""
+        if not len(bodies):
+            return
+        self.updates, self.last = self.updates + len(bodies), bodies[-1].as_py()
+        self.names = [
+            name
+            for name in self.names
+            if rows.column(name).null_count == len(rows)
+            and not pc.any(pc.match_substring(bodies, json.dumps(name, ensure_ascii=False).encode())).as_py()
+        ]
+
+    def tell(self, stream: str) -> None:
+        """Warn of them, once in a process: a stream query would say so in every batch."""
+        for name in self.names if self.updates else ():
+            if (stream, name) not in _TOLD:
+                _TOLD.add((stream, name))
+                there = jsontext.names(self.last)
+                log.warning(
+                    "stream '%s': the schema has a column '%s', but none of %d changes that were read has it: it is "
+                    "null in all of their rows. %s",
+                    stream,
+                    name,
+                    self.updates,
+                    nearest(name, there),
+                )
