@@ -41,6 +41,25 @@ def faults() -> list[dict[str, Any]]:
     return declared
 
 
+def runs_with(test: str) -> list[str]:
+    """The formats that a test runs with, by the longest beginning of its name that guarantees.toml has; else all."""
+    declared: dict[str, list[str]] = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())["runs_with"]
+    fits = [beginning for beginning in declared if test.startswith(beginning)]
+    return declared[max(fits, key=len)] if fits else list(FORMATS)
+
+
+def shown_by(fault: dict[str, Any], name: str) -> str:
+    """The tests of a fault that run with a format. Where there is none, what all formats share was tested with another,
+    which is said.
+    """
+    own = [_linked(test) for test in fault["tests"] if name in runs_with(test)]
+    formats = runs_with(fault["tests"][0])
+    others = [
+        f"{_linked(test)} (with `{'`, `'.join(formats)}`)" for test in fault["tests"] if runs_with(test) == formats
+    ]
+    return "<br>".join(own or others)
+
+
 def fault_tables() -> str:
     """Of each connector and direction, what happens in which fault, and the tests that show it."""
     parts = []
@@ -48,7 +67,7 @@ def fault_tables() -> str:
         for way, title in (("read", "Reading"), ("write", "Writing")):
             rows = [
                 f"| {fault['what']} | {'' if fault.get('holds', True) else '**Does not hold.** '}{fault['then']} | "
-                f"{'<br>'.join(_linked(test) for test in fault['tests'])} |"
+                f"{shown_by(fault, name)} |"
                 for fault in faults()
                 if name in fault["formats"] and fault["way"] == way
             ]

@@ -44,6 +44,20 @@ def test_every_guarantee_names_tests_that_exist() -> None:
             assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(), re.MULTILINE), f"there is no test {test}"
 
 
+def test_the_tables_of_a_format_show_no_test_of_another_without_saying_so() -> None:
+    declared = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())
+    for beginning, formats in declared["runs_with"].items():
+        assert set(formats) <= set(FORMATS)
+        assert any(test.startswith(beginning) for fault in declared["fault"] for test in fault["tests"]), beginning
+    pages = re.split(
+        r"^## (?:Reading|Writing) `(\w+)`$", (ROOT / "docs" / "guarantees.md").read_text(), flags=re.MULTILINE
+    )
+    for name, tables in zip(pages[1::2], pages[2::2], strict=True):
+        for file, said in re.findall(r"\]\(\.\./([\w/.]+)\)( \(with)?", tables):
+            mine = re.search(r"/test_(s2|iggy|core)", file)
+            assert said or not mine or mine[1].replace("core", "nats") == name, f"{name} shows a test in {file}"
+
+
 def test_every_format_says_what_happens_both_ways() -> None:
     declared = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())["fault"]
     covered = {(name, fault["way"]) for fault in declared for name in fault["formats"]}

@@ -21,6 +21,7 @@ from penstock.embedded import NatsServer
 from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.offsets import Position, Range
 from penstock.plan import Planner
+from penstock.retry import at_once
 
 
 @contextmanager
@@ -69,6 +70,15 @@ def test_every_message_from_the_confirmed_start_on_arrives(nats: NatsServer, str
     with listening(nats.url, subjects=f"{stream}.>") as source:
         publish(nats.url, batch(count(0, 50_000)), subject=f"{stream}.x")
         assert [row["value"] for row in arrived(source, 50_000)] == count(0, 50_000)
+
+
+def test_an_address_where_nobody_answers_is_said_at_once() -> None:
+    opened = CoreNats.open_source(CoreNats.parse({"servers": "nats://127.0.0.1:1", "subjects": "x"}))
+    began = time.monotonic()
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1"):
+        at_once(opened.check)
+    opened.close()
+    assert time.monotonic() - began < 5
 
 
 def test_members_of_a_queue_group_share_the_messages(nats: NatsServer, stream: str) -> None:
