@@ -54,6 +54,23 @@ def test_peek_takes_no_message_from_a_shared_consumer(nats: NatsServer, admin: A
     assert admin.calls.call(f"CONSUMER.INFO.{stream}.shared")["num_pending"] == 3
 
 
+def test_peek_at_a_work_queue_needs_direct_gets_and_says_how_to_allow_them(
+    nats: NatsServer, admin: Admin, stream: str
+) -> None:
+    admin.create(stream, retention="workqueue", allow_direct=False)
+    admin.numbers(stream, 3)
+    code, said = peek("jetstream", f"servers={nats.url}", f"stream={stream}")
+    assert code == 1
+    assert (
+        f"needs DIRECT.GET, which the stream does not allow. Allow it: nats stream edit {stream} --allow-direct" in said
+    )
+    admin.create(f"{stream}2", retention="workqueue", allow_direct=True)
+    admin.numbers(f"{stream}2", 3)
+    code, said = peek("jetstream", f"servers={nats.url}", f"stream={stream}2")
+    assert code == 0, said
+    assert admin.calls.stream(f"{stream}2").messages == 3
+
+
 def test_peek_shows_changes_to_a_table(
     s2: "S2Lite | s2_harness.Cloud", s2_admin: s2_harness.S2Admin, stream: str
 ) -> None:

@@ -102,6 +102,7 @@ def test_every_block_of_a_page_runs(
     iggy_orders: dict[str, str],
     spark: SparkSession,
     tmp_path: Path,
+    admin: Admin,
 ) -> None:
     """One page, one namespace. Blocks have a session, and the default address is the test's server."""
     names: dict[str, Any] = {"spark": spark}
@@ -125,6 +126,8 @@ def test_every_block_of_a_page_runs(
     if "query" in names:
         names["query"].awaitTermination()
         assert sum(p.numInputRows for p in names["query"].recentProgress) == 20
+    if page.name == "jetstream.md":  # it copies all orders twice, and none of them back
+        assert [admin.calls.stream(name).last for name in ("ORDERS", "COPIES")] == [20, 40]
     if "orders" in names:
         assert "sequence" in names["orders"].columns
     spark.sql("DROP TABLE IF EXISTS orders")

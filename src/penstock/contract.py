@@ -215,16 +215,17 @@ class Predicate(NamedTuple):
     value: Any
 
 
+STARTS = (
+    "Where a new query starts: `earliest`, `latest`, or JSON of positions (a name left out starts at its earliest). A "
+    "restarted query goes on from its checkpoint."
+)
+STARTS_AT = "By default `earliest` in a batch read, else `latest`."
+
+
 class ReadOptions(Options):
     """How any log is read; the names and meanings are those of Spark's Kafka source where it has them."""
 
-    starting_offsets: Positions | None = option(
-        None,
-        doc="Where a new query starts: `earliest`, `latest`, or JSON of positions (a name left out starts at its "
-        "earliest). A restarted query goes on from its checkpoint. By default `earliest` in a batch read and of a "
-        "work queue, else `latest`.",
-        example='{"ORDERS": 17}',
-    )
+    starting_offsets: Positions | None = option(None, doc=f"{STARTS} {STARTS_AT}", example='{"ORDERS": 17}')
     starting_timestamp: Micros | None = option(
         None,
         doc="Start at the first record not older than this: milliseconds since 1970, or ISO 8601 with a zone. Wins "

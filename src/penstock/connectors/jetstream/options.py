@@ -6,11 +6,11 @@ from typing import Any, Literal, Self
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
-from penstock.connectors.nats.options import NatsOptions, PublishOptions
+from penstock.connectors.nats.options import LEFT_OUT, NatsOptions, PublishOptions
 from penstock.connectors.nats.subjects import check_filters, problem
-from penstock.contract import ReadOptions, WriteOptions
+from penstock.contract import STARTS, ReadOptions, WriteOptions
 from penstock.errors import OptionError
-from penstock.options import Bytes, Count, Csv, Seconds, alias, option
+from penstock.options import Bytes, Count, Csv, Positions, Seconds, alias, option
 
 # The stream in which attempts to write are noted, unless the user says otherwise. Nobody means it who misspells a name.
 LEDGER = "PENSTOCK_LEDGER"
@@ -19,6 +19,11 @@ LEDGER = "PENSTOCK_LEDGER"
 class JetStreamOptions(NatsOptions, ReadOptions):
     """Which streams and subjects, and how they are read."""
 
+    starting_offsets: Positions | None = option(
+        None,
+        doc=f"{STARTS} By default `earliest` in a batch read and of a work queue, else `latest`.",
+        example='{"ORDERS": 17}',
+    )
     stream: Csv = option((), doc="The stream to read, or a comma list.", example="ORDERS")
     stream_pattern: str | None = option(
         None,
@@ -138,6 +143,13 @@ class JetStreamOptions(NatsOptions, ReadOptions):
 class JetStreamSinkOptions(NatsOptions, PublishOptions, WriteOptions):
     """Where rows are published, and how it is made sure of."""
 
+    command_headers: bool = option(
+        False,
+        doc="Whether headers that tell a server what to do (`Nats-Rollup`, `Nats-TTL`, `Nats-Expected-*`, "
+        f"`Nats-Schedule*`, `Nats-Incr`, `Nats-Required-Api-Level`) are published as well. {LEFT_OUT} `Nats-Msg-Id`, "
+        "`Nats-Batch-*`, `Nats-Stream-Source` and `Nats-Trace-*` are left out in any case: the sink gives its own, and "
+        "an id of yours goes into the column `id`.",
+    )
     subject: str | None = option(
         None,
         doc="The subject of rows that have none in a column `subject`: literal, or with columns in braces.",

@@ -82,12 +82,18 @@ class NatsOptions(Options):
         return self
 
 
+LEFT_OUT = (
+    "By default they are left out, as in a copied row they would do again what they did to the message that it was "
+    "read from."
+)
+
+
 class PublishOptions(Options):
     """How any row is published to NATS."""
 
     command_headers: bool = option(
         False,
-        doc="Whether headers that tell a server what to do (`Nats-Rollup`, `Nats-TTL`, `Nats-Expected-*`, "
-        "`Nats-Schedule*`, `Nats-Incr`) are published as well. By default they are left out, as in a copied row they "
-        "would do again what they did to the message that it was read from.",
+        doc="Whether headers that tell a server what to do (`Nats-Msg-Id`, `Nats-Rollup`, `Nats-TTL`, "
+        "`Nats-Expected-*`, `Nats-Schedule*`, `Nats-Incr`, `Nats-Required-Api-Level`, `Nats-Batch-*`, "
+        f"`Nats-Stream-Source`, `Nats-Trace-*`) are published as well. {LEFT_OUT}",
     )
