@@ -532,6 +532,27 @@ def test_rows_that_do_not_ascend_by_their_version_are_refused(
     assert s2_admin.bodies(name) == []
 
 
+def versions(*some: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": ["a"] * len(some), "v": pa.array(some, pa.int64())})
+
+
+def test_versions_of_other_tasks_and_batches_are_not_compared(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    options = {"stream": name, "mode": "upsert", "keyColumns": "id", "versionColumn": "v"}
+    for origin, version in ((ME, 9), (ME._replace(partition=1), 5), (ME._replace(batch=4), 1)):
+        write(s2, iter([versions(version)]), origin, **options)
+    assert s2_admin.bodies(name) == [b'{"v":9}', b'{"v":5}', b'{"v":1}']
+
+
+def test_a_refused_version_leaves_the_rows_that_were_appended_before(s2: Server, s2_admin: S2Admin, name: str) -> None:
+    given = {**s2.options(), "stream": name, "mode": "upsert", "keyColumns": "id", "versionColumn": "v"}
+    sink: Any = S2Streams.open_sink(S2Streams.parse_sink(given), versions(1).schema)
+    tasks = [versions(1, 2), versions(4, 3)]
+    receipts = [sink.write(iter([rows]), ME._replace(partition=number)) for number, rows in enumerate(tasks)]
+    with pytest.raises(OptionError, match="row 1 of partition 1 of batch 3 has an older 'v'"):
+        sink.commit(receipts, ME.batch)
+    assert s2_admin.bodies(name) == [b'{"v":1}', b'{"v":2}']
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
