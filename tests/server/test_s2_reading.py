@@ -263,7 +263,7 @@ def test_an_encrypted_stream_is_written_and_read_with_its_key_alone() -> None:
         S2Admin(server).make("secret")
         write(server, values(0, 10), stream="secret", **key)
         assert [row["value"] for row in read(server, "secret", **key)] == [b"%d" % i for i in range(10)]
-        with pytest.raises(ConnectError, match=r"S2 cannot decrypt the stream.*Check encryptionSecret"):
+        with pytest.raises(ConnectError, match=r"S2 cannot decrypt the stream.*Check the option 'encryptionSecret'"):
             read(server, "secret", **other)
 
 
