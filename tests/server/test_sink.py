@@ -7,7 +7,7 @@ import pytest
 from sink_tools import HEADERS, ORIGIN, batch, batches, bodies, commit, count, stored, write
 
 from harness import Admin
-from penstock.connectors.jetstream import publish
+from penstock.connectors.jetstream import JetStream, publish
 from penstock.contract import Origin
 from penstock.embedded import NatsServer
 from penstock.errors import ConnectError, OptionError
@@ -68,10 +68,15 @@ def test_auto_takes_the_best_way_that_the_stream_allows(
 def test_a_way_that_the_stream_does_not_allow_is_refused(
     admin: Admin, nats: NatsServer, stream: str, mode: str
 ) -> None:
-    with pytest.raises(
-        OptionError, match=rf"publishMode={mode} needs nats-server 2\.1. and allow_\w+ on stream {stream}"
-    ):
-        write(nats.url, batches(5), subject=made(admin, stream), publishMode=mode)
+    words = rf"publishMode={mode} needs nats-server 2\.1. \(this is 2.*\) and allow_\w+ on stream {stream}\. Turn it on"
+    subject = made(admin, stream)
+    with pytest.raises(OptionError, match=words):
+        write(nats.url, batches(5), subject=subject, publishMode=mode)
+    given = {"servers": nats.url, "subject": subject, "publishMode": mode}
+    sink: Any = JetStream.open_sink(JetStream.parse_sink(given), batch([]).schema)
+    with pytest.raises(OptionError, match=words):
+        sink.check()
+    sink.close()
 
 
 @all_modes

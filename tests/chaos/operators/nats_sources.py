@@ -29,10 +29,13 @@ class StreamSource:
         nats.enter(scene)
         nats.forgets.append(self._came_back)
         self.connector: type[Connector] = CoreNats if kind == "capture" else JetStream
-        self.transient = kind in ("workqueue", "interest", "last")
+        self.releases = kind in ("workqueue", "interest", "last")  # messages go by design
         self.names = [f"{scene.name}S{i}" for i in range(2 if kind == "limits" and scene.chance(0.3) else 1)]
         self.filtered = kind != "capture" and scene.chance(0.5)
+        # Whether what goes unread can pass without a word: of a queue that is read whole, nobody else takes any.
+        self.silent = kind in ("interest", "last") or (kind == "workqueue" and self.filtered)
         self.per_subject = dice.choice([1, 1, 3])
+        self.wrong: list[str] = []
         self.direct = kind != "limits" or scene.chance(0.6)
         self.subjects: dict[str, list[str]] = {}  # of each stream that is there, now
         for name in self.names:
@@ -139,6 +142,9 @@ class StreamSource:
             Operator("revoke a permission", self._deny, 1.0),
             Operator("revoke all permissions for a moment", self._deny_all, 0.5),
         ]
+        if self.kind == "workqueue":
+            given.append(Operator("delete the durable of the queue", self._delete_owner, 1.0))
+            given.append(Operator("somebody else wants to read the queue", self._read_too, 1.0))
         if "progressConsumer" in self.options:
             given.append(Operator("delete the progress consumer", self._delete_follower, 2.0))
         return given
@@ -152,7 +158,7 @@ class StreamSource:
         self, name: str, records: Sequence[Record], why: str, *, silent: bool = False, always: bool = False
     ) -> None:
         self.scene.note(f"{why}: {len(records)} of {name} are gone")
-        self.scene.take(records, why, silent=silent or self.transient, always=always)
+        self.scene.take(records, why, silent=silent or self.silent, always=always)
 
     def _purge(self, part: bool = False) -> None:
         if (name := self._there()) is None:
@@ -184,7 +190,7 @@ class StreamSource:
         if (name := self._there()) is None:
             return
         live = self.scene.model.live(name)
-        there = {seq for seq, *_ in self.nats.messages(name)} if self.transient else {r.position for r in live}
+        there = {seq for seq, *_ in self.nats.messages(name)} if self.releases else {r.position for r in live}
         some = [r for r in live if r.position in there]
         if some:
             record = self.scene.dice.choice(some)
@@ -267,6 +273,31 @@ class StreamSource:
     def _deny_all(self) -> None:
         self.nats.refusal(self.scene, [">"], "everything is denied")
 
+    def _owners(self, name: str) -> list[str]:
+        durables = [config.get("durable_name", "") for config in self.nats.admin.calls.consumers(name)]
+        return [durable for durable in durables if durable.startswith("penstock")]
+
+    def _delete_owner(self) -> None:
+        """The query makes it again, and keeps what it has."""
+        if (name := self._there()) is None:
+            return
+        for durable in self._owners(name):
+            self.nats.admin.calls.call(f"CONSUMER.DELETE.{name}.{durable}")
+            self.scene.note(f"the durable {durable} of {name} is deleted")
+
+    def _read_too(self) -> None:
+        """The server lets nobody, as long as the query's durable stands."""
+        if (name := self._there()) is None or not self._owners(name):
+            return
+        body = {"durable_name": "worker", "ack_policy": "explicit", "filter_subject": f"{name}.a.>"}
+        try:
+            self.nats.admin.calls.call(f"CONSUMER.CREATE.{name}.worker", {"stream_name": name, "config": body})
+        except ApiError:
+            self.scene.note(f"nobody else may read {name}")
+            return
+        self.nats.admin.calls.call(f"CONSUMER.DELETE.{name}.worker")
+        self.wrong.append(f"somebody else could read {name}")
+
     def _delete_follower(self) -> None:
         if (name := self._there()) is None or not self._is_held(name):
             return
@@ -303,7 +334,7 @@ class StreamSource:
 
     def complaints(self) -> list[str]:
         """What the query did not ask for must be there still; where it began behind jobs, these too."""
-        found = []
+        found = self.wrong
         for name in self.subjects:
             there = {seq for seq, *_ in self.nats.messages(name)}
             others = [r for r in self.scene.model.live(name) if not (r.asked and self.scene.model.begun(r))]

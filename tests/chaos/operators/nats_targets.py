@@ -1,5 +1,6 @@
 """Targets on NATS: streams of every kind, and subjects that somebody listens to."""
 
+import json
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -160,10 +161,21 @@ class StreamTarget:
             self.nats.update(self.name, subjects=[f"{self.name}.>"])
 
     def _forget(self) -> None:
-        if self.nats.info(LEDGER) is not None:
+        if self.nats.info(LEDGER) is None:
+            return
+        if self.scene.chance(0.5):
             self.nats.admin.delete(LEDGER)
             self.scene.note("the ledger is deleted")
-            self.scene.cause("the ledger was deleted", UNSURE)
+        else:  # as from a backup
+            notes = [subject.split(".") for _, subject, _, _ in self.nats.messages(LEDGER) if subject.endswith(".done")]
+            older = [(query, int(batch) - 1) for _, query, batch, _ in notes if int(batch)]
+            self.nats.admin.purge(LEDGER)
+            self.nats.admin.publish(
+                (f"{LEDGER}.{query}.{batch}.done", json.dumps({"batch": batch, "rows": {}}).encode())
+                for query, batch in older
+            )
+            self.scene.note(f"the ledger is set back to {older}")
+        self.scene.cause("the ledger was deleted or set back", UNSURE)
 
     def _full_ledger(self) -> None:
         info = self.nats.info(LEDGER)

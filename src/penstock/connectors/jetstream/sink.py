@@ -31,6 +31,8 @@ LEAST_WINDOW = 10.0
 OWN_IDS = "give each row an `id` of its own, or "
 # Of the rows that the server knew already, so many are compared with what is there.
 SAMPLES = 4
+# Faster ways to publish: what a stream must allow for each, and since when servers know it.
+MODES = (("fast", "allow_batched", (2, 14)), ("atomic", "allow_atomic", (2, 12)))
 
 _REMEDIES = {
     api.STORE_FAILED: "Make room in the stream, or let it discard old messages",
@@ -94,13 +96,16 @@ class JetStreamSink:
                 raise Origin(query, batch, partition).differs(how, OWN_IDS)
 
     def check(self) -> None:
-        """Reach JetStream, and where all rows go to one subject, make sure that a stream takes it."""
+        """Reach JetStream, and where all rows go to one subject, make sure that a stream takes it, and as is asked."""
         subject = self.options.subject or ""
         same = bool(subject) and not self.own_subjects and not templates.columns(subject)
         try:
             calls = self.open()
-            if not calls.names(subject if same else "any") and same:
+            names = calls.names(subject if same else "any")
+            if same and not names:
                 raise nobody(calls, subject)
+            infos = calls.streams(names).values() if same and self.options.publish_mode in ("fast", "atomic") else ()
+            _refuse_mode(self.options.publish_mode, calls, [info for info in infos if info is not None])
         except Disconnected:
             self.drop()
             raise
@@ -237,12 +242,8 @@ class _Task:
         if asked == "pipelined":
             return asked
         infos = [targets.streams[name] for name in names]
-        for mode, flag, since in (("fast", "allow_batched", (2, 14)), ("atomic", "allow_atomic", (2, 12))):
-            if asked == mode and (version < since or not all(getattr(info, flag) for info in infos)):
-                raise OptionError(
-                    f"publishMode={mode} needs nats-server {since[0]}.{since[1]} and {flag} on stream "
-                    f"{', '.join(names)}. Turn it on, or leave publishMode at auto."
-                )
+        _refuse_mode(asked, calls, infos)
+        for mode, flag, since in MODES:
             alone = len(names) == 1 and not infos[0].one_per_subject and not chunk.conditional
             alone &= self.guard is None or targets.window >= LEAST_WINDOW
             # A stream on disk stages atomic batches there first, and takes 0.6 of the rows that it takes one by one.
@@ -309,3 +310,17 @@ class _Task:
             return False
         there = [calls.last_of(name, subject) for name in names]
         return any(message is not None and message.body == value for message in there)
+
+
+def _refuse_mode(asked: str, calls: Calls, infos: Sequence[api.StreamInfo]) -> None:
+    """Refuse a way to publish that the server does not know or a stream does not allow."""
+    for mode, flag, since in MODES:
+        lacking = [info.name for info in infos if not getattr(info, flag)]
+        if asked != mode or (calls.connection.version() >= since and not lacking):
+            continue
+        where = f" on stream {', '.join(lacking)}" if lacking else ""
+        needs, has = ".".join(map(str, since)), calls.connection.info.get("version")
+        raise OptionError(
+            f"publishMode={mode} needs nats-server {needs} (this is {has}) and {flag}{where}. Turn it on, or leave "
+            "publishMode at auto."
+        )
