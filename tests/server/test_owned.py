@@ -274,6 +274,19 @@ def test_what_was_dropped_before_the_edit_was_seen_is_loss(admin: Admin, nats: N
             query.step()
 
 
+def test_a_stream_that_is_deleted_between_a_look_and_the_plan_is_told_as_that(
+    admin: Admin, nats: NatsServer, queue: str
+) -> None:
+    options = {"stream": queue, "subjects": f"{queue}.a", "minPartitions": 2, "reconnectTimeout": "3s"}
+    with opened(nats.url, **options) as source:
+        query = Query(source)
+        query.plan.look(now=True)
+        admin.delete(queue)
+        assert query.plan.next(query.at, None)["next"] == {queue: 61}
+        with pytest.raises(DataLossError, match=rf"stream '{queue}' is gone"):
+            query.step()
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_stream_that_is_made_again_as_a_work_queue_is_read_from_its_first_message(
     admin: Admin, nats: NatsServer, stream: str, restarted: bool
