@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,18 @@ def guarantee_table() -> str:
 
 def faults() -> list[dict[str, Any]]:
     """Every fault that a promise is made for, or not: guarantees.toml."""
-    declared: list[dict[str, Any]] = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())["fault"]
+    declared: list[dict[str, Any]] = _guarantees()["fault"]
     return declared
+
+
+@cache
+def _guarantees() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())
 
 
 def runs_with(test: str) -> list[str]:
     """The formats that a test runs with, by the longest beginning of its name that guarantees.toml has; else all."""
-    declared: dict[str, list[str]] = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())["runs_with"]
+    declared: dict[str, list[str]] = _guarantees()["runs_with"]
     fits = [beginning for beginning in declared if test.startswith(beginning)]
     return declared[max(fits, key=len)] if fits else list(FORMATS)
 

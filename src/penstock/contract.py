@@ -36,7 +36,9 @@ class Source(Protocol):
         """The rows of a range, the same ones each time; returns only when all of them were seen. Executor."""
 
     def progress(self, at: Offsets) -> None:
-        """The query stands at `at`: show it where the system's own tools look. Driver, and never fatal."""
+        """The query stands at `at`: show it where the system's own tools look, which is never fatal, and make sure that
+        what is behind it is kept for the query, which may be. Driver, before each batch.
+        """
 
     def commit(self, end: Offsets) -> None:
         """Spark will never ask for rows before `end` again. Housekeeping: may come late, or never. Driver."""

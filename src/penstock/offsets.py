@@ -41,7 +41,9 @@ Bounds = dict[str, Bound]
 
 @dataclass(frozen=True)
 class Range:
-    """What a task reads of one shard. `mark` is that of the position `marked`, where its batch ends."""
+    """What a task reads of one shard. `mark` is that of the position `marked`, where the batch of a query ends; a batch
+    read has neither.
+    """
 
     shard: str
     start: int
@@ -193,7 +195,7 @@ def tasks(
         new_life = start[shard].epoch and end[shard].epoch and start[shard].epoch != end[shard].epoch
         begin = (begins or {}).get(shard, 0 if new_life else start[shard].next)
         stop, epoch, mark = end[shard]
-        span = Range(shard, begin, stop, epoch, stop if mark else 0, mark)
+        span = Range(shard, begin, stop, epoch, stop, mark)
         if not len(span):
             continue
         inner = (cuts or {}).get(shard)

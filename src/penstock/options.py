@@ -169,7 +169,7 @@ class Options(BaseModel):
         for file in type(self).model_fields:
             name = file.removesuffix("_file")
             if name != file and getattr(self, name) is not None and getattr(self, file) is not None:
-                raise ValueError(f"set '{alias(name)}' or '{alias(file)}', not both")
+                raise ValueError(f"set '{shown(type(self), name)}' or '{alias(file)}', not both")
         return self
 
     @model_validator(mode="after")
@@ -177,7 +177,7 @@ class Options(BaseModel):
         for name in type(self).model_fields:
             for text in _texts(getattr(self, name)):
                 if why := self._unspeakable(name, text):
-                    raise ValueError(f"'{alias(name)}' {why}")
+                    raise ValueError(f"'{shown(type(self), name)}' {why}")
         return self
 
     def _unspeakable(self, name: str, text: str) -> str | None:
@@ -300,9 +300,10 @@ def _unknown(key: str, owner: str, names: Sequence[str]) -> str:
 def _first_problem(error: ValidationError, owner: str, model: type[Options], given: Mapping[str, Any]) -> str:
     problem = error.errors(include_url=False)[0]
     name = str(problem["loc"][0]) if problem["loc"] else ""
+    told = next((shown(model, field) for field in model.model_fields if alias(field) == name), name)
     if problem["type"] == "missing":
         field = next(f for n, f in model.model_fields.items() if alias(n) == name)
-        return f"{owner} needs the option '{name}': {field.description}"
+        return f"{owner} needs the option '{told}': {field.description}"
     if problem["type"] == "value_error":
         reason = str(problem["ctx"]["error"])
     else:
@@ -313,5 +314,5 @@ def _first_problem(error: ValidationError, owner: str, model: type[Options], giv
     hidden = {alias(n) for n in secrets(model)}
     # An address may hold a password, which is just what may be wrong with it.
     if name in hidden or "@" in str(given[name]) or not reason.startswith("must"):
-        return f"option '{name}' {reason}"
-    return f"option '{name}' {reason}, but is {given[name]!r}"
+        return f"option '{told}' {reason}"
+    return f"option '{told}' {reason}, but is {given[name]!r}"

@@ -6,6 +6,7 @@ Whatever is decided here travels in the end position of the batch, so that a rep
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -50,6 +51,7 @@ class Planner:
         self._look_at = float("-inf")
         self._initial: Offsets | None = None
         self._resumed = False
+        self._goes_on = True  # nothing was asked yet but where this run goes on
         self._shown: Offsets | None = None
         self._counted: tuple[Bounds, Offsets, int] | None = None
         self._waiting: float | None = None
@@ -81,7 +83,8 @@ class Planner:
         """Where a new query starts. The same answer each time: Spark asks twice and would skip what came between."""
         if self._initial is None:
             bounds = self.look(now=True)
-            self._initial = self._marked(self._past_gaps(self._start(bounds), bounds))
+            self._initial = self._past_gaps(self._marked(self._start(bounds)), bounds)
+            self._goes_on = False
         return encode(self._initial, fresh=True)
 
     def next(self, start: Mapping[str, Any], max_rows: int | None) -> dict[str, Any]:
@@ -100,7 +103,11 @@ class Planner:
         if at != self._shown:
             self._ask(lambda: self.source.progress(at))
             self._shown = at
+            self._release(at)
         if start.get("fresh"):
+            # Of a queue, what somebody took before it was the query's was never for the query.
+            queues = {shard: bound for shard, bound in self.look(now=True).items() if bound.queue}
+            at = at | settle({shard: at[shard] for shard in queues if shard in at}, queues)
             # An empty first batch writes the start into Spark's log: Spark keeps it nowhere else, and a
             # crash before the first commit would ask for 'latest' again, past the rows in between.
             return encode(at, **self._notes())
@@ -112,11 +119,11 @@ class Planner:
         elif may_hold and self._hold(settled, bounds):
             return dict(start)
         end, extra = self._plan(settled, bounds, max_rows, self.options.max_bytes_per_trigger)
-        end = self._past_gaps(end, bounds)
+        end = self._past_gaps(self._marked(end), bounds)
         moved = {s: p.next for s, p in sorted(settled.items()) if p.next != at[s].next or _new_life(at[s], p)}
         if moved:
             extra["begins"] = moved
-        return dict(start) if end == at else encode(self._marked(end), **extra, **self._notes())
+        return dict(start) if end == at else encode(end, **extra, **self._notes())
 
     @staticmethod
     def _is_doubtful(start: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
@@ -125,16 +132,25 @@ class Planner:
 
     def _resume(self, at: Offsets, start: Mapping[str, Any]) -> Bounds:
         """What the source holds, after it was told where this run goes on, if it wants to know."""
-        if self._resumed:
+        source = self.source
+        if self._resumed or start.get("fresh") or not isinstance(source, Resuming):
+            self._resumed = True
             return self.look()
+        self._ask(lambda: source.resume(at, start.get("notes", {})))
         self._resumed = True
-        if start.get("fresh") or not isinstance(self.source, Resuming):
-            return self.look()
-        self.source.resume(at, start.get("notes", {}))
         bounds = self.look(now=True)
         if self._target is not None:
             self._target = {shard: bounds[shard] for shard in at if shard in bounds} | self._target
         return bounds
+
+    def _release(self, at: Offsets) -> None:
+        """Where this run goes on from a batch that is done, let go of it. Spark commits a batch when it plans the next
+        one, so that of a log that is quiet the last one would be kept. A batch that was replayed by this run waits for
+        Spark's word: with asynchronous progress tracking, that it is done may not be written down yet.
+        """
+        if self._goes_on and isinstance(self.source, Emptying):
+            self.source.commit(at)
+        self._goes_on = False
 
     def _notes(self) -> dict[str, Any]:
         notes = self.source.notes() if isinstance(self.source, Resuming) else {}
@@ -146,6 +162,7 @@ class Planner:
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Range, ...]]:
         """What each task reads between two positions of the checkpoint. Asks nobody."""
+        self._goes_on = False
         if start.get("fresh"):
             return []
         return tasks(decode(start), decode(end), end.get("perTask", 1), end.get("cuts"), end.get("begins"))
@@ -158,7 +175,8 @@ class Planner:
         start = {s: Position(max(p.next, windows[s][0]), p.epoch) for s, p in start.items()}
         end = {s: b._replace(next=min(b.next, windows[s][1])) for s, b in end.items()}
         stop, extra = self._plan(start, end, self.options.max_records)
-        return tasks(start, stop, extra["perTask"], extra.get("cuts"))
+        planned = tasks(start, stop, extra["perTask"], extra.get("cuts"))
+        return [tuple(replace(span, marked=0) for span in spans) for spans in planned]
 
     def _start(self, bounds: Bounds) -> Offsets:
         source = self.source

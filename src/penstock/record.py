@@ -67,17 +67,23 @@ def as_text(name: str, kind: pa.DataType) -> str:
     return f"{'to_json' if pa.types.is_nested(kind) else 'string'}(`{name}`) AS `{name}`"
 
 
-def _cast(field: pa.Field, wanted: str) -> str:
-    """SQL for what a sink takes in the place of a column that is of the wrong type."""
+def _remedy(field: pa.Field, wanted: str) -> str:
+    """What to do with a column of the wrong type: SQL for what a sink takes in its place, where there is any."""
     name, kind = field.name, field.type
     if wanted.startswith("ARRAY"):
-        return f"{_as_headers(name, kind)} AS `{name}`"
-    if wanted.startswith("STRING"):
-        return as_text(name, kind)
-    return f"CAST(`{name}` AS {wanted}) AS `{name}`"
+        headers = _as_headers(name, kind)
+        if not headers:
+            return "Make it one of names and values."
+        cast = f"{headers} AS `{name}`"
+    elif wanted.startswith("STRING"):
+        cast = as_text(name, kind)
+    else:
+        cast = f"CAST(`{name}` AS {wanted}) AS `{name}`"
+    return f"Cast it, in SQL or selectExpr: {cast}."
 
 
 def _as_headers(name: str, kind: pa.DataType) -> str:
+    """SQL that makes headers of a column; empty where its type has no names for them."""
     if pa.types.is_map(kind):
         parts, entries = [("key", kind.key_type), ("value", kind.item_type)], f"map_entries(`{name}`)"
         if kind.key_type == pa.string() and is_bytes(kind.item_type):
@@ -87,11 +93,16 @@ def _as_headers(name: str, kind: pa.DataType) -> str:
         named = [dict(fields).get(part) for part in ("key", "value")]
         parts = fields[:2] if None in named else list(zip(("key", "value"), named, strict=True))
     else:
-        return f"array(struct('name' AS key, {as_text(name, kind).partition(' AS ')[0]} AS value))"
+        return ""
     (key, of_key), (value, of_value) = parts
     made_key = f"e.`{key}`" if of_key == pa.string() else f"string(e.`{key}`)"
     made_value = f"e.`{value}`" if is_bytes(of_value) else f"string(e.`{value}`)"
     return f"transform({entries}, e -> struct({made_key} AS key, {made_value} AS value))"
+
+
+def _kind(kind: pa.DataType) -> str:
+    """A type as users know it: what Spark cannot hand over comes as Arrow's general interval."""
+    return str(kind).replace(str(pa.month_day_nano_interval()), "interval")
 
 
 def accept(
@@ -114,8 +125,8 @@ def accept(
             f"drop({', '.join(map(repr, surplus))}), or put what you need of {them} into `value` or `headers`."
         )
     problems += [
-        f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {field.type}. Cast it, in SQL or "
-        f"selectExpr: {_cast(field, IN_SQL[takes[field.name]])}."
+        f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {_kind(field.type)}. "
+        + _remedy(field, IN_SQL[takes[field.name]])
         for field in wrong
     ]
     if problems:

@@ -8,9 +8,10 @@ import pytest
 from jetstream_tools import Query, numbers, once, opened, sequences, table
 
 from harness import Admin
-from penstock.connectors.jetstream.calls import ApiError
+from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.embedded import NatsServer
 from penstock.errors import DataLossError, OptionError
+from penstock.plan import Planner
 
 TAKEN = r"another query has taken over the consumer '{name}' of stream '{stream}', .* nats consumer rm {stream} {name}"
 
@@ -63,6 +64,7 @@ def test_of_two_queries_on_one_stream_the_first_stops_and_deletes_nothing(
         assert f"takes over the consumer '{name}'" in caplog.text
         if news:
             admin.numbers(stream, 1, start=60)
+        for _ in range(2):
             with pytest.raises(OptionError, match=TAKEN.format(name=name, stream=stream)):
                 first.step()
         one.commit(first.offsets)
@@ -157,6 +159,77 @@ def test_a_query_that_goes_on_with_fewer_subjects_leaves_no_consumer_behind(
     assert durables(admin, queue) == ["mine"]
 
 
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_a_query_that_goes_on_with_more_subjects_holds_these_too(
+    admin: Admin, nats: NatsServer, stream: str, retention: str
+) -> None:
+    options = {"stream": stream, "progressConsumer": "mine"}
+    admin.create(stream, retention=retention)
+    with opened(nats.url, **options, subjects=f"{stream}.a") as source:
+        query = Query(source)
+        admin.publish([(f"{stream}.a", b"1")])
+        assert read(query) == [1]
+    with opened(nats.url, **options, subjects=f"{stream}.a,{stream}.b") as source:
+        query = Query(source, at=query.at)
+        query.step()
+        body = {"durable_name": "w", "ack_policy": "explicit", "filter_subject": f"{stream}.b"}
+        if retention == "workqueue":
+            with pytest.raises(ApiError, match="not unique on workqueue"):
+                admin.calls.call(f"CONSUMER.CREATE.{stream}.w", {"stream_name": stream, "config": body})
+        admin.publish([(f"{stream}.b", b"2"), (f"{stream}.a", b"3")])
+        assert read(query) == [2, 3]
+    with opened(nats.url, **options, subjects=f"{stream}.b") as source:
+        query = Query(source)  # a new one, for other messages
+        admin.publish([(f"{stream}.b", b"4"), (f"{stream}.a", b"5")])
+        assert read(query)[-1:] == [4]
+
+
+def test_a_progress_consumer_with_a_new_name_leaves_none_behind(admin: Admin, nats: NatsServer, stream: str) -> None:
+    admin.create(stream, retention="interest")
+    with opened(nats.url, stream=stream, progressConsumer="one") as source:
+        query = Query(source)
+        admin.numbers(stream, 10)
+        query.batch(5)
+    with opened(nats.url, stream=stream, progressConsumer="two") as source:
+        query = Query(source, at=query.at)
+        assert read(query) == list(range(5, 10))
+        source.commit(query.offsets)
+    assert durables(admin, stream) == ["two"]
+    assert left(admin, stream) == []
+
+
+def test_a_stream_that_was_taken_over_does_not_keep_the_others_from_being_released(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    names = [f"{stream}A", f"{stream}B"]
+    for name in names:
+        admin.create(name, retention="workqueue")
+        admin.numbers(name, 10)
+    with opened(nats.url, stream=",".join(names)) as source, opened(nats.url, stream=names[0]) as other:
+        query = Query(source)
+        query.batch()
+        Query(other)
+        source.commit(query.offsets)
+    assert left(admin, names[0]) == list(range(10))
+    assert left(admin, names[1]) == []
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_what_the_query_before_releases_while_the_next_one_starts_is_no_loss(
+    admin: Admin, nats: NatsServer, queue: str, commits: bool
+) -> None:
+    with opened(nats.url, stream=queue) as one, opened(nats.url, stream=queue) as other:
+        first = Query(one)
+        first.batch(20)
+        second = Planner(other, other.options, "earliest")
+        start = second.initial()
+        if commits:
+            one.commit(first.offsets)
+        at = second.next(start, None)
+        assert at["next"] == {queue: 21 if commits else 1}
+        assert read(Query(other, at=at)) == list(range(20 if commits else 0, 60))
+
+
 # --- what goes unread ---
 
 
@@ -165,10 +238,13 @@ def trim(admin: Admin, stream: str, keep: int) -> None:
     admin.purge(stream, keep=keep)
 
 
+@pytest.mark.parametrize("gap", [False, True], ids=["no gap", "a batch ends at a gap"])
 @pytest.mark.parametrize("when", ["while it runs", "while it is down", "before a task reads"])
 def test_messages_of_a_work_queue_that_go_unread_are_loss(
-    admin: Admin, nats: NatsServer, queue: str, when: str
+    admin: Admin, nats: NatsServer, queue: str, when: str, gap: bool
 ) -> None:
+    for sequence in range(41, 46) if gap else ():
+        admin.delete_message(queue, sequence)
     with opened(nats.url, stream=queue) as source:
         query = Query(source)
         query.batch(20)
@@ -176,18 +252,21 @@ def test_messages_of_a_work_queue_that_go_unread_are_loss(
         start, end = query.at, query.step(20)
         if when != "before a task reads":
             trim(admin, queue, 30)
+        first = admin.calls.stream(queue).first
         if when == "while it runs":
-            with pytest.raises(DataLossError, match=r"starts at 31, but the query is at 21: 10 messages .* unread"):
+            words = rf"starts at {first}, but the query is at 21: {first - 21} messages .* unread"
+            with pytest.raises(DataLossError, match=words):
                 query.step()
         if when == "before a task reads":
             trim(admin, queue, 10)
             with pytest.raises(DataLossError, match="starts at 51, but the query is at 21"):
                 table(source, *(span for task in query.plan.tasks(start, end) for span in task))
     if when == "while it is down":
-        with opened(nats.url, stream=queue) as source, pytest.raises(DataLossError, match="starts at 31"):
+        with opened(nats.url, stream=queue) as source, pytest.raises(DataLossError, match=f"starts at {first}"):
             Query(source, at=start).step()
     with opened(nats.url, stream=queue, failOnDataLoss="false") as source:
-        assert read(Query(source, at=start)) == list(range(50 if when == "before a task reads" else 30, 60))
+        kept = [n for n in range(60) if not gap or n not in range(40, 45)]
+        assert read(Query(source, at=start)) == kept[-10 if when == "before a task reads" else -30 :]
 
 
 def test_gaps_that_were_there_before_are_no_loss(admin: Admin, nats: NatsServer, queue: str) -> None:
@@ -236,6 +315,62 @@ def test_a_batch_read_does_not_mind_what_workers_take_meanwhile(admin: Admin, na
 def edit(admin: Admin, stream: str, **changes: Any) -> None:
     config = admin.calls.call(f"STREAM.INFO.{stream}")["config"]
     admin.calls.call(f"STREAM.UPDATE.{stream}", config | changes)
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_a_query_knows_its_consumer_again_where_a_stream_was_edited_to_interest_retention(
+    admin: Admin, nats: NatsServer, stream: str, restarts: int
+) -> None:
+    """Of a stream that does not depend on it, the consumer is nobody's; and an idle query writes nothing down."""
+    admin.create(stream)
+    options = {"stream": stream, "progressConsumer": "spark"}
+    with opened(nats.url, **options) as source:
+        query = Query(source)
+        admin.numbers(stream, 10)
+        read(query)
+        query.step()
+        if not restarts:
+            edit(admin, stream, retention="interest")
+            query.step()
+    for number in range(restarts):
+        with opened(nats.url, **options) as source:
+            Query(source, at=query.at).step()
+            if not number:
+                edit(admin, stream, retention="interest")
+                Query(source, at=query.at).step()
+    admin.numbers(stream, 10, start=10)
+    with opened(nats.url, **options) as source:
+        assert read(Query(source, at=query.at)) == list(range(10, 20))
+
+
+def test_loss_is_not_forgotten_where_a_mirror_answers_first(
+    admin: Admin, nats: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create(stream, retention="interest")
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        at = Query(source).at
+    admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
+    admin.numbers(stream, 10)
+    answers: list[Any] = [None]
+    counts = Calls.direct_counts
+    monkeypatch.setattr(Calls, "direct_counts", lambda *given: answers.pop() if answers else counts(*given))
+    with (
+        opened(nats.url, stream=stream, progressConsumer="spark") as source,
+        pytest.raises(DataLossError, match="10 of the 10 messages since then are gone"),
+    ):
+        Query(source, at=at).step()
+    assert not answers
+
+
+def test_an_edit_to_interest_retention_of_a_stream_without_direct_get_is_refused_with_the_way_out(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    admin.create(stream, allow_direct=False)
+    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+        query = Query(source)
+        edit(admin, stream, retention="interest", allow_direct=False)
+        with pytest.raises(OptionError, match=rf"nats stream edit {stream} --allow-direct"):
+            query.step()
 
 
 @pytest.mark.parametrize("progress", [{}, {"progressConsumer": "spark"}], ids=["none", "a progress consumer"])

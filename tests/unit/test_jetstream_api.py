@@ -1,4 +1,5 @@
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -319,21 +320,6 @@ def test_a_stream_fed_by_others_may_hold_subjects_it_does_not_list(config: dict[
     assert info(config).derived is expected
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({}, False),
-        ({"retention": "workqueue"}, True),
-        ({"retention": "interest"}, True),
-        ({"max_msgs_per_subject": 1}, True),
-        ({"max_msgs_per_subject": 0}, False),
-        ({"max_age": 3600 * 10**9, "max_msgs": 10}, False),  # limits take what nobody read yet: that is loss
-    ],
-)
-def test_messages_go_by_design_where_they_are_consumed_or_replaced(config: dict[str, Any], expected: bool) -> None:
-    assert info(config).transient is expected
-
-
 def test_fields_that_older_servers_leave_out_have_their_defaults() -> None:
     config = {"name": "MIRROR", "mirror": {"name": "X"}}
     found = StreamInfo.of(REPLY | {"config": config})
@@ -392,8 +378,7 @@ GET = {
 def test_requests_for_consumers_have_only_fields_that_the_server_knows(filters: list[str]) -> None:
     for body in (
         api.reader(17, filters, "S"),
-        api.follower("spark", 17, filters, "S", holds=True),
-        api.follower("spark", 17, filters, "S", holds=False),
+        api.consumer("S", api.follower("spark", 17, filters)),
     ):
         asked = json.loads(body)
         assert asked.keys() == {"stream_name", "config"}
@@ -415,17 +400,23 @@ def test_a_reader_leaves_nothing_behind() -> None:
     assert "durable_name" not in config
 
 
-def test_a_follower_keeps_messages_only_where_it_holds_them() -> None:
-    holding = json.loads(api.follower("spark", 5, [], "S", holds=True))["config"]
-    showing = json.loads(api.follower("spark", 5, [], "S", holds=False))["config"]
-    assert (holding["ack_policy"], showing["ack_policy"]) == ("explicit", "none")
-    assert holding["durable_name"] == showing["durable_name"] == "spark"
+def test_a_follower_keeps_messages_and_begins_nowhere_in_particular_on_a_work_queue() -> None:
+    assert api.follower("spark", 5, [])["ack_policy"] == "explicit"
+    assert api.follower("spark", None, []).keys() == {"durable_name", "description", "ack_policy"}
+
+
+def test_a_part_of_a_work_queue_has_a_reader_of_its_own() -> None:
+    names = [api.queue_reader(filters) for filters in ([], ["a"], ["b"], ["a", "b"], ["b", "a"])]
+    assert names[0] == "penstock"
+    assert len(set(names)) == 4
+    assert names[3] == names[4]
+    assert all(re.fullmatch(r"penstock(-[0-9a-f]{8})?", name) for name in names)
 
 
 def test_a_start_before_the_first_message_is_the_first_message() -> None:
     # The server refuses a start sequence of 0.
     assert json.loads(api.reader(0, [], "S"))["config"]["opt_start_seq"] == 1
-    assert json.loads(api.follower("spark", 0, [], "S", holds=False))["config"]["opt_start_seq"] == 1
+    assert api.follower("spark", 0, [])["opt_start_seq"] == 1
     assert json.loads(api.get(0, 10, 1000, []))["seq"] == 1
 
 

@@ -334,10 +334,10 @@ def test_a_long_span_is_cut_and_short_ones_share_a_task() -> None:
     end = {"a": Position(2, "e"), "b": Position(25, "e"), "c": Position(3, "e")}
     planned = tasks(start, end, 10)
     assert planned == [
-        (Range("b", 0, 8, "e"),),
-        (Range("b", 8, 16, "e"),),
-        (Range("b", 16, 25, "e"),),
-        (Range("a", 0, 2, "e"), Range("c", 0, 3, "e")),
+        (Range("b", 0, 8, "e", 25),),
+        (Range("b", 8, 16, "e", 25),),
+        (Range("b", 16, 25, "e", 25),),
+        (Range("a", 0, 2, "e", 2), Range("c", 0, 3, "e", 3)),
     ]
 
 

@@ -457,7 +457,7 @@ def test_no_error_shows_a_secret(name: str, wrong: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_wrong_secret_is_refused_without_showing_it(name: str) -> None:
     # From JSON a value may be of any type.
-    with pytest.raises(OptionError, match=f"^option '{alias(name)}' must be") as caught:
+    with pytest.raises(OptionError, match=f"^option '{shown(JetStream.options_type, name)}' must be") as caught:
         parse(**{alias(name): [SECRET]})
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
@@ -467,7 +467,7 @@ def test_a_secret_comes_from_one_place(name: str, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(SECRET)
     message = refusal(**{alias(name): SECRET, alias(name + "_file"): str(file)})
-    assert message == f"jetstream: set '{alias(name)}' or '{alias(name + '_file')}', not both"
+    assert message == f"jetstream: set '{shown(JetStream.options_type, name)}' or '{alias(name + '_file')}', not both"
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -560,7 +560,7 @@ def test_a_secret_with_a_control_character_is_refused_wherever_it_comes_from(
         with pytest.raises(OptionError) as caught:
             parse_(given_).reveal(name)
         assert SECRET not in "".join(traceback.format_exception(caught.value))
-        assert alias(name) in str(caught.value)
+        assert alias(name) in str(caught.value) or shown(model, name) in str(caught.value)
         if variable:
             monkeypatch.delenv(variable, raising=False)
 

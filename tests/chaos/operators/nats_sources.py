@@ -14,9 +14,11 @@ from penstock.connectors.core import CoreNats
 from penstock.connectors.jetstream import JetStream
 from penstock.connectors.jetstream.calls import ApiError
 from penstock.errors import ConnectError, OptionError, PenstockError
+from penstock.plan import Planner
 from penstock.spark import Connector
 
 FOLLOWER = "follower"
+ADMIN = {"user": "admin", "password": "admin"}
 
 
 class StreamSource:
@@ -145,6 +147,7 @@ class StreamSource:
         if self.kind == "workqueue":
             given.append(Operator("delete the durable of the queue", self._delete_owner, 1.0))
             given.append(Operator("somebody else wants to read the queue", self._read_too, 1.0))
+            given.append(Operator("another query takes the queue over", self._take_over, 1.0))
         if "progressConsumer" in self.options:
             given.append(Operator("delete the progress consumer", self._delete_follower, 2.0))
         return given
@@ -297,6 +300,24 @@ class StreamSource:
             return
         self.nats.admin.calls.call(f"CONSUMER.DELETE.{name}.worker")
         self.wrong.append(f"somebody else could read {name}")
+
+    def _take_over(self) -> None:
+        """A new query on the same messages, which reads nothing: ours must stop, and lose nothing by it."""
+        if (name := self._there()) is None:
+            return
+        given = {key: value for key, value in self.options.items() if key in ("stream", "subjects")}
+        source: Any = JetStream.open_source(JetStream.parse({"servers": self.nats.server.url, **ADMIN, **given}))
+        try:
+            planner = Planner(source, source.options, "earliest")
+            planner.next(planner.initial(), None)
+        except PenstockError as error:
+            self.scene.note(f"another query could not take {name} over: {error}")
+            return
+        finally:
+            source.close()
+        self.scene.note(f"another query has taken {name} over")
+        fits = (OptionError, "taken over|another Penstock query")
+        self.scene.cause(f"another query took {name} over", fits, final=False, mend=self._delete_owner)
 
     def _delete_follower(self) -> None:
         if (name := self._there()) is None or not self._is_held(name):

@@ -14,7 +14,7 @@ from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.nats.pool import connect, keep
 from penstock.connectors.nats.subjects import intersect
 from penstock.contract import ReadOptions
-from penstock.errors import DataLossError, OptionError
+from penstock.errors import DataLossError, OptionError, PenstockError
 from penstock.offsets import Bounds, Offsets, Range
 
 log = logging.getLogger("penstock")
@@ -40,8 +40,9 @@ class CapturedSource:
 
     def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
         """What was captured is read on, also by a stream that no longer takes the subjects."""
-        names = dict.fromkeys((*self._found().options.stream, *at))
-        self._source = self._reading(list(names))
+        before = self._found()
+        self._source = self._reading(list(dict.fromkeys((*before.options.stream, *at))))
+        before.close()
         self._source.resume(at, notes)
 
     def notes(self) -> Mapping[str, str]:
@@ -52,7 +53,8 @@ class CapturedSource:
         """Both ends of every stream. Together they must still take all of the subjects: what they do not, is lost."""
         source = self._found()
         bounds = source.bounds()
-        self._refuse_edited([source.stream(name) for name in bounds])
+        if bounds.keys() >= {*source.options.stream}:  # that one is gone is told better by its position
+            self._refuse_edited([source.stream(name) for name in bounds])
         return bounds
 
     def _refuse_edited(self, streams: Sequence[StreamInfo]) -> None:
@@ -63,7 +65,13 @@ class CapturedSource:
             taken = "; ".join(f"'{info.name}' takes {', '.join(info.subjects)}" for info in streams)
             loss = f"no stream keeps all of '{subject}' any more: {taken}. Messages that nobody keeps are lost"
             if self.options.fail_on_data_loss:
-                raise DataLossError(f"{loss}. Start the query again, and it finds or makes a stream that keeps them.")
+                part = any(intersect(text, subject) for info in streams for text in info.subjects)
+                remedy = (
+                    "Give the stream its subjects back, and start the query again"
+                    if part
+                    else ("Start the query again, and it finds or makes a stream that keeps them")
+                )
+                raise DataLossError(f"{loss}. {remedy}.")
             self._warned.add(subject)
             log.warning("failOnDataLoss=false, going on: %s", loss)
 
@@ -101,8 +109,12 @@ class CapturedSource:
     def _found(self) -> JetStreamSource:
         if self._source is None:
             connection = connect(self.options)
-            calls = Calls(connection, self.options)
-            self._source = self._reading(_find(calls, self.options) or [_make(calls, self.options)])
+            try:
+                calls = Calls(connection, self.options)
+                self._source = self._reading(_find(calls, self.options) or [_make(calls, self.options)])
+            except PenstockError:
+                connection.close()
+                raise
             keep(connection)
         return self._source
 
@@ -126,12 +138,12 @@ def _find(calls: Calls, options: CoreOptions) -> list[str]:
             )
         if not infos:
             return []
-        queue = next((info for info in infos if info.name in whole and info.retention == "workqueue"), None)
-        if queue is not None:
-            raise OptionError(
-                f"stream '{queue.name}' keeps '{subject}' as a work queue: what is read of it is deleted, and others "
-                "may wait for it. If Spark is to be its only reader, read it with format('jetstream')."
-            )
+        for info in infos:
+            if info.name in whole and info.retention != "limits":
+                raise OptionError(
+                    f"stream '{info.name}' takes '{subject}' and has {info.retention} retention: it releases what is "
+                    "read, or what nobody waits for. If Spark is to read it all the same, use format('jetstream')."
+                )
         found |= dict.fromkeys(whole)
     return list(found)
 

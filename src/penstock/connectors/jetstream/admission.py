@@ -78,8 +78,8 @@ def admit_position(calls: Calls, options: JetStreamOptions, info: StreamInfo, at
 
     `noted` are the filters by which the query has read the stream until now; None: it is new, and has read nothing.
     """
-    if noted == "" or options.purge_unread:
-        return  # a checkpoint from before there were notes
+    if options.purge_unread:
+        return
     wanted, read = options.subjects or (">",), noted.split(",") if noted else []
     both = [text for a in wanted for b in read if (text := intersect(a, b))]
     unread = before(calls, info, wanted, at) - before(calls, info, both, at)

@@ -146,12 +146,12 @@ def reader(start: int, filters: Sequence[str], stream: str, most_idle: float = R
     return consumer(stream, config | filter_config(filters))
 
 
-def follower(name: str, at: int | None, filters: Sequence[str], owner: str) -> dict[str, Any]:
+def follower(name: str, at: int | None, filters: Sequence[str]) -> dict[str, Any]:
     """A durable that shows where a query stands and, on streams that release messages, keeps them. A work queue lets it
     begin nowhere in particular.
     """
     start = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(1, at)} if at is not None else {}
-    config = {"durable_name": name, "description": FOLLOWER, "metadata": {OWNER: owner}, "ack_policy": "explicit"}
+    config = {"durable_name": name, "description": FOLLOWER, "ack_policy": "explicit"}
     return config | start | filter_config(filters)
 
 

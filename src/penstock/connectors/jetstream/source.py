@@ -45,8 +45,7 @@ class JetStreamSource:
         self._seen: dict[str, api.StreamInfo] = {}
         self._known: set[str] = set()  # the streams that the query reads, in this run or from its checkpoint
         self._upkeep = Upkeep(options)
-        self._just_resumed = False
-        self._warned = False
+        self._warned: set[str] = set()
         self._may_count_direct = True
 
     def check(self) -> None:
@@ -65,7 +64,6 @@ class JetStreamSource:
         self._known |= at.keys()
         self._names_until = float("-inf")
         self._upkeep.resume(at, notes)
-        self._just_resumed = True
 
     def notes(self) -> Mapping[str, str]:
         """What of a work queue the position is about, and which durable keeps messages of an interest stream."""
@@ -149,20 +147,16 @@ class JetStreamSource:
                 retry.after(error)
 
     def progress(self, at: Offsets) -> None:
-        """Move the progress consumer; on a stream that keeps messages for it, make sure that it exists. What the last
-        batch of the run before has read is released, as Spark commits it only when there is something new.
-        """
+        """Move the progress consumer; on a stream that keeps messages for it, make sure that it exists."""
         self._ask(lambda calls: self._upkeep.hold(calls, at, self._seen))
-        if self._just_resumed:
-            self._just_resumed = False
-            self.commit(at)
         if self.options.progress_consumer:
-            self._housekeep(lambda calls: self._upkeep.follow(calls, at, self._seen))
+            self._housekeep("", lambda calls: self._upkeep.follow(calls, at, self._seen))
 
     def commit(self, end: Offsets) -> None:
         """Release what Spark has committed, on streams that keep messages until they are consumed."""
-        if any(info.retention != "limits" for info in self._seen.values()):
-            self._housekeep(lambda calls: self._upkeep.release(calls, end))
+        for stream, position in end.items():
+            if stream in self._seen and self._seen[stream].retention != "limits":
+                self._housekeep(stream, partial(self._upkeep.release, stream=stream, position=position))
 
     def close(self) -> None:
         """Give the connections back."""
@@ -195,16 +189,16 @@ class JetStreamSource:
             self._drop()
             raise
 
-    def _housekeep(self, do: Callable[[Calls], None]) -> None:
-        """Never fatal, as no row that is still to be read depends on it; one warning is enough."""
+    def _housekeep(self, stream: str, do: Callable[[Calls], None]) -> None:
+        """Never fatal, as no row that is still to be read depends on it; one warning for each stream is enough."""
         try:
             do(self._open())
-            self._warned = False
+            self._warned.discard(stream)
         except PenstockError as error:
             if isinstance(error, Disconnected | Denied):
                 self._drop()
-            if not self._warned:
-                self._warned = True
+            if stream not in self._warned:
+                self._warned.add(stream)
                 log.warning("housekeeping failed, no row is affected: %s", error)
 
     def _bounds(self, calls: Calls) -> Bounds:
@@ -223,9 +217,9 @@ class JetStreamSource:
         return self._seen[name]
 
     def skip_gaps(self, at: Offsets) -> Offsets:
-        """To the next message, by the leader's word."""
+        """To the next message, by the leader's word. With filters, nobody is alarmed by a gap."""
         moved = {}
-        for name, position in at.items():
+        for name, position in at.items() if not self.options.subjects else ():
             message = self._ask(partial(Calls.first_from, stream=name, sequence=position.next))
             moved[name] = position._replace(next=self._seen[name].last + 1 if message is None else message.sequence)
         return moved
@@ -313,8 +307,8 @@ class JetStreamSource:
     def _checked(self, calls: Calls, span: Range, failures: int) -> api.StreamInfo | None:
         """The stream of `span`, None where it is gone. What it lost of the range is an error, or logged."""
         info = calls.streams([span.shard])[span.shard]
-        # Of a batch that is read once, workers may take messages at any time; that of a query carries a mark.
-        owned = bool(span.mark) and not self.options.subjects
+        # While a range is read once, workers may take messages; that of a query has the position that it is marked at.
+        owned = bool(span.marked) and not self.options.subjects
         bounds = {} if info is None else {span.shard: _bound(info, owned=owned)}
         losses = lost({span.shard: Position(span.start, span.epoch)}, bounds)
         if info is not None and not losses and not info.numbers_hold(span.marked, span.mark):

@@ -7,17 +7,32 @@ which the query keeps in its checkpoint. A new query takes it over, and the one 
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 from penstock.answers import field
 from penstock.connectors.jetstream import api
-from penstock.connectors.jetstream.admission import admit_position, admit_query, admit_reader
+from penstock.connectors.jetstream.admission import admit, admit_position, admit_query, admit_reader
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import DataLossError, Disconnected, OptionError
-from penstock.offsets import Offsets
+from penstock.offsets import Offsets, Position
 
 log = logging.getLogger("penstock")
+
+
+class Note(NamedTuple):
+    """What the next run must know of a stream that releases messages."""
+
+    owner: str  # the name of this query on the server
+    filters: str  # what it reads of the stream, with commas
+    created: str  # when the durable was made
+
+    @classmethod
+    def of(cls, text: str) -> Self | None:
+        """From the checkpoint; None where that says something else, or nothing."""
+        parts = text.split(" ")
+        return cls(*parts) if len(parts) == len(cls._fields) else None
 
 
 class Upkeep:
@@ -29,80 +44,85 @@ class Upkeep:
         self._owner = uuid.uuid4().hex
         self._told: dict[str, int] = {}
         self._at: Offsets = {}
-        self._held: dict[str, int] = {}  # streams that keep messages for us, and where they ended when we saw to it
+        self._resumed: Mapping[str, Note | None] = {}  # the streams of the checkpoint, with what was noted of them
+        self._notes: dict[str, Note] = {}  # the streams that are held, with what is to be noted of them
+        self._ends: dict[str, int] = {}  # where these ended when the durable was last looked at
+        self._unproven: set[str] = set()  # streams whose durable was just made: what they dropped before is to be told
         self._missed: dict[str, int] = {}  # streams that nobody kept messages of for a while, and where the query stood
-        self._resumed: Mapping[str, str] = {}  # the streams of the checkpoint, with what was noted of them
-        self._noted: dict[str, str] = {}  # of a work queue the filters, of an interest stream its durable's creation
 
     def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
-        """The query goes on: these streams were held before."""
-        self._resumed = {stream: notes.get(stream, "").partition(" ")[2] for stream in at}
-        self._owner = next((note.partition(" ")[0] for note in notes.values()), self._owner)
+        """The query goes on: these streams were held before, as far as it is noted."""
+        self._resumed = {stream: Note.of(notes.get(stream, "")) for stream in at}
+        self._owner = next((note.owner for note in self._resumed.values() if note), self._owner)
 
     @property
     def notes(self) -> dict[str, str]:
-        """The name of the query, and what the next run must know of each stream."""
-        return {stream: f"{self._owner} {noted}" for stream, noted in self._noted.items()}
+        """For the checkpoint."""
+        return {stream: " ".join(note) for stream, note in self._notes.items()}
 
     def owns(self, stream: str) -> bool:
         """Whether nobody else can have released messages of this stream behind the query's position."""
-        return stream in self._resumed or stream in self._held
+        return stream in self._resumed or stream in self._notes
 
     def hold(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
-        """Make sure that streams which release messages keep those that the query still needs."""
+        """Make sure that streams which release messages keep those that the query still needs, and for it alone."""
         self._at = at
         for stream in at:
             info = streams.get(stream)
-            if info is not None and info.retention != "limits" and stream not in self._held:
-                self._begin(calls, info, self._resumed.get(stream))
+            if info is None or info.retention == "limits":
+                continue
+            if stream in self._notes:
+                self._make(calls, info)
+            else:
+                self._begin(calls, info, is_new=stream not in self._resumed)
 
     def watch(self, calls: Calls, streams: Mapping[str, api.StreamInfo]) -> None:
         """Make sure of it again where messages came: somebody may have deleted the durable, or edited the stream."""
         for stream, info in streams.items():
             if info.retention == "limits" or stream not in self._at:
                 continue
-            if stream not in self._held:
-                self._begin(calls, info, "")
-            elif self._held[stream] != info.last:
-                self._stand(calls, info, self._noted[stream])
-                self._held[stream] = info.last
+            if stream not in self._notes:
+                self._begin(calls, info, is_new=False)
+            elif self._ends[stream] != info.last:
+                self._stand(calls, info, self._notes[stream], is_new=False)
             if stream in self._missed:
                 at = self._missed.pop(stream)
                 self._lost(info.name, f"after {at - 1}, was deleted while the query read: some of them may be gone")
 
-    def _begin(self, calls: Calls, info: api.StreamInfo, noted: str | None) -> None:
-        """Hold a stream from now on. None: the query is new. Empty: it is not, but nobody noted anything."""
+    def _begin(self, calls: Calls, info: api.StreamInfo, *, is_new: bool) -> None:
+        """Hold a stream from now on. `is_new`: the query has read nothing of it, and missed nothing."""
+        noted, position = self._resumed.get(info.name), self._at[info.name]
+        admit(calls, self.options, {info.name: info})
         admit_query(calls, self.options, info)
-        position = self._at[info.name]
-        if info.retention == "workqueue" and position.epoch == info.created:
-            admit_position(calls, self.options, info, position.next, noted)
-        self._stand(calls, info, noted)
-        self._held[info.name] = info.last
+        if info.retention == "workqueue" and position.epoch == info.created and (noted or is_new):
+            admit_position(calls, self.options, info, position.next, noted.filters if noted else None)
+        self._stand(calls, info, noted, is_new=is_new)
 
-    def _stand(self, calls: Calls, info: api.StreamInfo, noted: str | None) -> None:
+    def _stand(self, calls: Calls, info: api.StreamInfo, noted: Note | None, *, is_new: bool) -> None:
         """The durable stands, and did so since it was `noted`, or what an interest stream dropped meanwhile is loss."""
-        position = self._at[info.name]
-        same = position.epoch == info.created  # of another life of the stream nothing can be missed
-        at = position.next if same else info.first
-        made = self._make(calls, info, at, is_new=noted is None)
-        if info.retention == "workqueue":  # which keeps messages for a reader that is still to come
-            self._noted[info.name] = ",".join(sorted(self.subjects)) or ">"
-            return
-        created = field(calls.call(f"CONSUMER.INFO.{info.name}.{self.name}"), "created", str)
-        self._noted[info.name] = created
-        stood = noted == created or (noted == "" and not made)
-        if noted is None or stood or not same:
-            return
-        since = calls.stream(info.name).last + 1 - at
-        kept = calls.direct_counts(info.name, ">", [at])
+        stream, position = info.name, self._at[info.name]
+        note, was_made = self._make(calls, info, may_take=noted is None)
+        if was_made:
+            self._unproven.add(stream)
+        stood = note.created == noted.created if noted else stream not in self._unproven
+        # Of another life of the stream nothing can be missed, and a work queue keeps messages for a reader to come.
+        if info.retention == "interest" and not is_new and not stood and position.epoch == info.created:
+            self._refuse_dropped(calls, stream, position)
+        self._notes[stream], self._ends[stream] = note, info.last
+        self._unproven.discard(stream)
+
+    def _refuse_dropped(self, calls: Calls, stream: str, position: Position) -> None:
+        """Nobody waited for messages from a position on, for a while. Are they there all the same?"""
+        since = calls.stream(stream).last + 1 - position.next
+        kept = calls.direct_counts(stream, ">", [position.next])
         if kept is None:
-            raise Disconnected(f"a mirror of stream '{info.name}' answers in its place")
+            raise Disconnected(f"a mirror of stream '{stream}' answers in its place")
         if kept[0] >= since:
             return
         gone = f"{since - kept[0]:,} of the {since:,} messages since then are gone"
         if self.subjects:
             gone += f", and nobody can tell whether 'subjects' ({', '.join(self.subjects)}) matched them"
-        self._lost(info.name, f"for the query at {at}, was deleted, or was not there yet: {gone}")
+        self._lost(stream, f"for the query at {position.next}, was deleted, or was not there yet: {gone}")
 
     def _lost(self, stream: str, how: str) -> None:
         loss = f"stream '{stream}' has interest retention, and its consumer '{self.name}', which keeps messages {how}"
@@ -121,30 +141,29 @@ class Upkeep:
             self._move(calls, info, position.next)
             self._told[stream] = position.next
 
-    def release(self, calls: Calls, end: Offsets) -> None:
-        """Let the server delete what lies before `end`, which Spark has for good."""
-        for stream, info in calls.streams(list(end)).items():
-            position = end[stream]
-            if info is None or info.retention == "limits":
-                continue
-            if position.epoch != info.created or position.next > info.last + 1:
-                continue  # of another life of the stream: what lies before it in this one was never read
-            if not info.numbers_hold(position.next, position.mark):
-                stored = calls.times({stream: position.next - 1}).get(stream)
-                if str(stored) != position.mark:
-                    continue  # the same: a server that lost its memory counts from 1 again
-            if info.retention == "interest":
-                # It stood when the next batch was planned, and what it kept may be gone before that is read.
-                if self._move(calls, info, position.next) and info.last >= position.next:
-                    self._missed[stream] = position.next
-                continue
-            self._make(calls, info, position.next)
-            for text in self.subjects or (None,):
-                calls.call(f"STREAM.PURGE.{stream}", {"seq": position.next} | ({"filter": text} if text else {}))
+    def release(self, calls: Calls, stream: str, position: Position) -> None:
+        """Let the server delete what lies before a position, which Spark has for good."""
+        info = calls.streams([stream])[stream]
+        if info is None or info.retention == "limits":
+            return
+        if position.epoch != info.created or position.next > info.last + 1:
+            return  # of another life of the stream: what lies before it in this one was never read
+        if not info.numbers_hold(position.next, position.mark):
+            stored = calls.times({stream: position.next - 1}).get(stream)
+            if str(stored) != position.mark:
+                return  # the same: a server that lost its memory counts from 1 again
+        if info.retention == "interest":
+            # It stood when the next batch was planned, and what it kept may be gone before that is read.
+            if self._move(calls, info, position.next) and info.last >= position.next:
+                self._missed[stream] = position.next
+            return
+        self._make(calls, info)
+        for text in self.subjects or (None,):
+            calls.call(f"STREAM.PURGE.{stream}", {"seq": position.next} | ({"filter": text} if text else {}))
 
     def _move(self, calls: Calls, info: api.StreamInfo, at: int) -> bool:
         """Move the durable to a position; True where it was not there, and was made."""
-        if self._make(calls, info, at):
+        if self._make(calls, info, at)[1]:
             return True
         if calls.connection.version() >= (2, 14):
             calls.call(f"CONSUMER.RESET.{info.name}.{self.name}", {"seq": max(1, at)})
@@ -153,50 +172,78 @@ class Upkeep:
             self._make(calls, info, at)
         return False
 
-    def _make(self, calls: Calls, info: api.StreamInfo, at: int, is_new: bool = False) -> bool:
-        """Make the durable at a position; False where it exists. One of somebody else's is left alone, and one of
-        another query on a stream that depends on it is taken over by a new query only.
+    def _make(
+        self, calls: Calls, info: api.StreamInfo, at: int | None = None, *, may_take: bool = False
+    ) -> tuple[Note, bool]:
+        """The durable for what the query reads, made where there is none: at a position, or where the query stands.
+        One of somebody else's is left alone, and one of another query is taken only by whoever never had it.
         """
-        name, queue = self.name, info.retention == "workqueue"
         try:
-            config = field(calls.call(f"CONSUMER.INFO.{info.name}.{name}"), "config", dict)
+            durable = calls.call(f"CONSUMER.INFO.{info.name}.{self.name}")
         except ApiError as error:
             if error.code != api.NO_CONSUMER:
                 raise
-            if queue:
-                self._leave_former(calls, info)
-            body = api.follower(name, None if queue else at, self.subjects, self._owner)
-            calls.create(info.name, api.consumer(info.name, body), name)
-            return True
+            return self._note(self._create(calls, info, at)), True
+        config = field(durable, "config", dict)
         if config.get("description") != api.FOLLOWER:
             raise OptionError(
-                f"stream '{info.name}' has a consumer '{name}' that is not Penstock's, and moving it would harm "
+                f"stream '{info.name}' has a consumer '{self.name}' that is not Penstock's, and moving it would harm "
                 "whoever uses it. Give progressConsumer another name."
             )
         metadata = field(config, "metadata", dict, {})
-        owner = metadata.get(api.OWNER)
-        if info.retention == "limits" or owner == self._owner:
-            return False
-        if owner and not is_new:
-            raise OptionError(
-                f"another query has taken over the consumer '{name}' of stream '{info.name}', and two queries would "
-                f"delete each other's messages. Let one of them read it, or give each its own 'subjects'"
-                f"{'' if queue else ' and progressConsumer'}. To go on with this one, stop the other, and run: "
-                f"nats consumer rm {info.name} {name}"
-            )
-        if owner:
-            log.warning(
-                "a new query takes over the consumer '%s' of stream '%s'; the one before it stops, if it still runs",
-                name, info.name,
-            )  # fmt: skip
-        config = config | {"metadata": metadata | {api.OWNER: self._owner}}
-        calls.create(info.name, api.consumer(info.name, config), name)
-        return False
+        owner = metadata.get(api.OWNER, "")
+        others = {name: value for name, value in config.items() if not name.startswith("filter_subject")}
+        wanted = others | api.filter_config(self.subjects)
+        if info.retention != "limits":
+            self._claim(info, owner, may_take=may_take)
+            wanted["metadata"] = metadata | {api.OWNER: self._owner}
+        if wanted != config:
+            durable = calls.create(info.name, api.consumer(info.name, wanted), self.name)
+        return self._note(durable), False
 
-    def _leave_former(self, calls: Calls, info: api.StreamInfo) -> None:
-        """Refuse a work queue with a reader for the same messages, unless it is this query's, under a former name."""
-        for config in calls.consumers(info.name):
+    def _claim(self, info: api.StreamInfo, owner: str, *, may_take: bool) -> None:
+        """Whether the durable is this query's, or becomes it."""
+        if owner in ("", self._owner):
+            return
+        if not may_take:
+            progress = "" if info.retention == "workqueue" else " and progressConsumer"
+            raise OptionError(
+                f"another query has taken over the consumer '{self.name}' of stream '{info.name}', and two queries "
+                f"would delete each other's messages. Let one of them read it, or give each its own 'subjects'"
+                f"{progress}. To go on with this one, stop the other, and run: nats consumer rm {info.name} {self.name}"
+            )
+        log.warning(
+            "this query takes over the consumer '%s' of stream '%s' from another one, which stops if it still runs",
+            self.name, info.name,
+        )  # fmt: skip
+
+    def _create(self, calls: Calls, info: api.StreamInfo, at: int | None) -> dict[str, Any]:
+        """Make the durable, and leave none of this query's under a former name."""
+        stream, queue = info.name, info.retention == "workqueue"
+        if at is None and not queue:
+            position = self._at[stream]
+            at = position.next if position.epoch == info.created else info.first
+        body = api.follower(self.name, None if queue else at, self.subjects)
+        if info.retention == "limits":
+            return calls.create(stream, api.consumer(stream, body), self.name)
+        body["metadata"] = {api.OWNER: self._owner}
+        former = []
+        for config in calls.consumers(stream):
             if field(config, "metadata", dict, {}).get(api.OWNER) == self._owner:
-                calls.call(f"CONSUMER.DELETE.{info.name}.{config.get('durable_name')}")
-            else:
+                former.append(field(config, "durable_name", str))
+            elif queue:
                 admit_reader(self.subjects, info, config)
+        if queue:  # which lets no second one stand beside it; an interest stream must not be without one
+            self._delete(calls, stream, former)
+        durable = calls.create(stream, api.consumer(stream, body), self.name)
+        if not queue:
+            self._delete(calls, stream, former)
+        return durable
+
+    @staticmethod
+    def _delete(calls: Calls, stream: str, durables: Sequence[str]) -> None:
+        for durable in durables:
+            calls.call(f"CONSUMER.DELETE.{stream}.{durable}")
+
+    def _note(self, durable: dict[str, Any]) -> Note:
+        return Note(self._owner, ",".join(sorted(self.subjects)) or ">", field(durable, "created", str))

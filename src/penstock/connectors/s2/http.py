@@ -16,8 +16,8 @@ from penstock.errors import ConnectError, Disconnected, OptionError
 
 # So many requests are on their way at most: their answers must find room in the sockets' buffers.
 PIPELINE = 64
-# Acknowledge at once; the system forgets it again by itself. Linux only.
 LARGE = 4 << 20
+# Acknowledge at once; the system forgets it again by itself. Linux only.
 _QUICK: int | None = getattr(socket, "TCP_QUICKACK", None)
 # More than that no server of ours says: bytes of a head or a line, of a chunk or a whole answer, and words in between.
 HEAD, WHOLE, WORDS = 1 << 16, 64 << 20, 100
