@@ -4,6 +4,8 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
+from io import BufferedReader
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +18,7 @@ class Proxy:
     until the next step of the plan. `sent` are numbers of bytes from the client after which all are cut, in turn.
     `instead` are answers that the first connections get, each for what it says first, and nothing more. `rate` is how
     many bytes a second go through, from the client and from the server. While it is not `reachable`, whoever connects
-    is sent away.
+    is sent away. `frames` edits each message from the server, its line and its body, as a link between servers does.
     """
 
     def __init__(
@@ -27,9 +29,11 @@ class Proxy:
         sent: list[int] | None = None,
         instead: list[bytes] | None = None,
         rate: float = 0.0,
+        frames: Callable[[bytes, bytes], bytes] | None = None,
     ):
         self.target, self.plan, self.delay, self.sent = port, list(plan or []), delay, list(sent or [])
         self.instead, self.rate, self.reachable = list(instead or []), rate, True
+        self.frames = frames
         self.connections = 0
         self.passed = 0  # bytes from the server, since the last step of the plan
         self._lock = threading.Lock()
@@ -119,6 +123,8 @@ class Proxy:
 
     def _down(self, upstream: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
+            if self.frames is not None:
+                self._edit(upstream.makefile("rb"), client)
             while data := upstream.recv(65536):
                 time.sleep(self.delay + (len(data) / self.rate if self.rate else 0.0))
                 step, data = self._befalls(data)
@@ -130,6 +136,13 @@ class Proxy:
                         pass
                     return
         _end(client)
+
+    def _edit(self, upstream: BufferedReader, client: socket.socket) -> None:
+        assert self.frames is not None
+        while line := upstream.readline():
+            words = line.split()
+            is_message = bool(words) and words[0] in (b"MSG", b"HMSG")
+            client.sendall(self.frames(line, upstream.read(int(words[-1]) + 2)) if is_message else line)
 
     def _befalls(self, data: bytes) -> tuple[str, bytes]:
         """What happens within `data`, and how much of it passes before."""

@@ -206,6 +206,17 @@ def get(start: int, batch: int, max_bytes: int, filters: Sequence[str]) -> bytes
     return json.dumps(asked | ({"next_by_subj": filters[0]} if len(filters) == 1 else {})).encode()
 
 
+def deliveries(messages: Messages) -> tuple[int, int]:
+    """The numbers of the first and the last of these deliveries among all that the consumer made: the third token from
+    the end of their ack subjects, which `ack_columns` has looked at.
+    """
+    ends = []
+    for row in (0, -1):
+        reply = bytes(messages.lines[int(messages.sid_end[row]) + 1 : int(messages.reply_end[row])])
+        ends.append(number(reply.split(b".")[-3]))
+    return ends[0], ends[1]
+
+
 def ack_columns(messages: Messages) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Subject, sequence and timestamp, from the control lines.
 

@@ -3,7 +3,8 @@
 `consumer` makes an ephemeral consumer that keeps no state and pulls; it is the fast one. `direct` asks
 DIRECT.GET, which takes nothing from a work queue, needs no consumer, and is answered by any replica.
 Neither ends of its own accord at the end of a range, and a replica may lag behind: when nothing more
-comes before the end, the leader is asked whether that is so.
+comes before the end, the leader is asked whether that is so. And servers that pass messages on to one another drop
+some of them when their link breaks, while the client's own connection stands: each message says how many came before.
 """
 
 import time
@@ -70,7 +71,7 @@ def consumer(calls: Calls, span: Range, filters: Sequence[str], most_idle: float
     subject = f"{calls.prefix}.CONSUMER.MSG.NEXT.{span.shard}.{made['name']}"
     most = max(PULL_BYTES, connection.max_payload + 65_536)
     largest = api.PullLimits.of(made["config"], PULL, most).batch
-    at, pulls = span.start, 0
+    at, pulls, delivered = span.start, 0, 0
     open_pulls: dict[bytes, int] = {}
     ahead = 0  # messages asked for and not yet here
     dry = made["num_pending"] == 0
@@ -86,6 +87,9 @@ def consumer(calls: Calls, span: Range, filters: Sequence[str], most_idle: float
             if scan.messages is not None:
                 ahead -= len(scan.messages)
                 rows = _clip(span, at, consumer_rows(scan.messages))
+                if api.deliveries(scan.messages) != (delivered + 1, delivered + len(scan.messages)):
+                    raise _missing(span, at)
+                delivered += len(scan.messages)
                 at = rows.next
                 yield rows
             for frame in scan.others:
@@ -157,7 +161,7 @@ def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
     try:
         while at < span.end:
             asked += 1
-            batch, reply, pending, mirror = min(DIRECT, span.end - at), f"{inbox}.{asked}", b"0", ""
+            batch, reply, mirror, last = min(DIRECT, span.end - at), f"{inbox}.{asked}", "", b"0"
             connection.publish(subject, api.get(at, batch, DIRECT_BYTES, filters), reply)
             end: bytes | None = None
             while end is None:
@@ -167,16 +171,21 @@ def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
                 found, other, end = direct_rows(scan.messages, span.shard)
                 mirror = mirror or other
                 if found is not None and not mirror:
+                    if not _unbroken(scan.messages.blocks, len(found.sequence), last):
+                        raise _missing(span, at)
+                    last = b"%d" % found.sequence[-1].as_py()
                     rows = _clip(span, at, found)
                     at, doubts = rows.next, 0
                     yield _matching(rows, filters) if len(filters) > 1 else rows
-            status, text, said = headers.fields(end)
-            pending = dict(said).get("Nats-Num-Pending", b"0")
+            status, text, fields = headers.fields(end)
+            said = dict(fields)
+            if not mirror and said.get("Nats-Last-Sequence", last) != last:
+                raise _missing(span, at)
             if status == 503:
                 raise Disconnected(f"no server answers DIRECT.GET for stream '{span.shard}'")
             if status not in (204, 404):
                 raise ProtocolError(f"DIRECT.GET of stream '{span.shard}' answered {status} {text}")
-            if mirror or (pending == b"0" and at < span.end):
+            if mirror or (said.get("Nats-Num-Pending", b"0") == b"0" and at < span.end):
                 if not mirror and _proven(calls, Range(span.shard, at, span.end), filters):
                     return
                 doubts += 1
@@ -190,6 +199,19 @@ def direct(calls: Calls, span: Range, filters: Sequence[str]) -> Iterator[Rows]:
     finally:
         with suppress(Disconnected):
             connection.unsubscribe(sid)
+
+
+def _unbroken(blocks: pa.Array, count: int, last: bytes) -> bool:
+    """Whether none is missing before or among the first `count` messages of an answer of DIRECT.GET: each tells the
+    sequence of the one before it in the same answer, and how many are to come.
+    """
+    ends = [api.direct_fields(blocks[row].as_py()) for row in (0, count - 1)]
+    first, final = (fields or (b"0",) * 6 for fields in ends)
+    return first[5] == last and api.number(first[4]) - api.number(final[4]) == count - 1
+
+
+def _missing(span: Range, at: int) -> Disconnected:
+    return Disconnected(f"messages of stream '{span.shard}' after {at} were lost between servers")
 
 
 class _Answer(NamedTuple):
