@@ -103,3 +103,16 @@ def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
 
 def consumers(admin: Admin, stream: str) -> int:
     return int(admin.calls.call(f"STREAM.INFO.{stream}")["state"]["consumer_count"])
+
+
+def take(admin: Admin, stream: str, count: int, durable: str = "d") -> list[bytes]:
+    """Another client takes messages from a durable; where they are to be acknowledged."""
+    sid, inbox = admin.connection.subscribe()
+    admin.connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}", b'{"batch": %d}' % count, f"{inbox}.1")
+    replies: list[bytes] = []
+    while len(replies) < count:
+        scan = admin.connection.receive(sid, linger=False)
+        lines = bytes(scan.messages.lines) if scan.messages is not None else b""
+        replies += [word for word in lines.split() if word.startswith(b"$JS.ACK.")]
+    admin.connection.unsubscribe(sid)
+    return replies

@@ -338,6 +338,22 @@ def test_a_stream_that_is_edited_to_take_less_under_a_query_is_loss(
     source.close()
 
 
+@pytest.mark.parametrize("edit", [{"sealed": True}, {"subject_transform": {"src": "{s}.>", "dest": "else.{s}.>"}}])
+def test_a_capture_stream_that_takes_nothing_any_more_is_loss(
+    admin: Admin, nats: NatsServer, stream: str, edit: dict[str, Any]
+) -> None:
+    if "subject_transform" in edit:
+        edit = {"subject_transform": {k: v.format(s=stream) for k, v in edit["subject_transform"].items()}}
+    admin.create(stream)
+    source = captured(nats.url, subjects=f"{stream}.>")
+    query = Query(source)
+    config = admin.calls.call(f"STREAM.INFO.{stream}")["config"]
+    admin.calls.call(f"STREAM.UPDATE.{stream}", config | edit)
+    with pytest.raises(DataLossError, match=rf"'{stream}' takes nothing as it is published \(sealed"):
+        query.step()
+    source.close()
+
+
 def test_a_capture_stream_that_is_gone_is_told_as_that(admin: Admin, nats: NatsServer, stream: str) -> None:
     admin.create(stream)
     source = captured(nats.url, subjects=f"{stream}.>")

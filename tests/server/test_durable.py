@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jetstream_tools import until
+from jetstream_tools import take, until
 from proxy import Proxy
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -49,19 +49,6 @@ def taking(url: str, stream: str, ack: str = "explicit", **options: str) -> Iter
         yield source
     finally:
         source.close()
-
-
-def take(admin: Admin, stream: str, count: int) -> list[bytes]:
-    """Another client takes messages; where they are to be acknowledged."""
-    sid, inbox = admin.connection.subscribe()
-    admin.connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.d", b'{"batch": %d}' % count, f"{inbox}.1")
-    replies: list[bytes] = []
-    while len(replies) < count:
-        scan = admin.connection.receive(sid, linger=False)
-        lines = bytes(scan.messages.lines) if scan.messages is not None else b""
-        replies += [word for word in lines.split() if word.startswith(b"$JS.ACK.")]
-    admin.connection.unsubscribe(sid)
-    return replies
 
 
 def drain(source: DurableSource, wanted: set[int], before: Sequence[int] = ()) -> list[int]:

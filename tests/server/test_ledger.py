@@ -159,6 +159,22 @@ def test_a_checkpoint_that_was_set_back_is_written_again_after_what_the_error_sa
     assert query.numbers() == expected(0, 1, 2, 3, 4, 2, 3)
 
 
+def test_a_stream_of_the_users_own_is_not_taken_for_the_ledger(query: Query) -> None:
+    query.admin.create(query.ledger, f"{query.ledger}else.>")
+    before = time.monotonic()
+    with pytest.raises(OptionError, match=rf"stream '{query.ledger}' cannot be the ledger: it does not take"):
+        query.write(0)
+    assert time.monotonic() - before < 5
+
+
+@pytest.mark.parametrize("note", [b'{"batch": "2"}', b'{"batch": 2, "rows": []}', b"[]", b"2", b""])
+def test_a_note_that_is_none_is_said(query: Query, note: bytes) -> None:
+    query.run(0, 1)
+    query.admin.publish([(f"{query.ledger}.q.2.done", note)])
+    with pytest.raises(ProtocolError, match=rf"the note '{query.ledger}\.q\.2\.done' in the ledger is not what"):
+        query.write(2)
+
+
 def test_a_batch_without_rows_is_noted_too(query: Query) -> None:
     for number in range(3):
         query.commit(number, query.write(number, [batch([])]))

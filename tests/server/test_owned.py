@@ -5,15 +5,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, numbers, once, opened, sequences, table
+from jetstream_tools import Query, numbers, once, opened, sequences, table, take, until
 
 from harness import Admin
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.embedded import NatsServer
-from penstock.errors import DataLossError, OptionError
+from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.plan import Planner
 
-TAKEN = r"another query has taken over the consumer '{name}' of stream '{stream}', .* nats consumer rm {stream} {name}"
+TAKEN = (
+    r"another query has taken over the consumer '{name}' of stream '{stream}', .* own 'subjects' and progressConsumer"
+)
+USED = r"another query has used the consumer '{name}' of stream '{stream}' since this one did, and may have released"
 
 
 def left(admin: Admin, stream: str) -> list[int]:
@@ -74,9 +77,11 @@ def test_of_two_queries_on_one_stream_the_first_stops_and_deletes_nothing(
         admin.numbers(stream, 1, start=70)
     with (
         opened(nats.url, **options) as one,
-        pytest.raises(OptionError, match=TAKEN.format(name=name, stream=stream)),
+        pytest.raises(DataLossError, match=USED.format(name=name, stream=stream)),
     ):
         Query(one, at=at).step()
+    with opened(nats.url, **options, failOnDataLoss="false") as one:
+        assert read(Query(one, at=at)) == [*range(40, 60 + news), 70], "and goes on where it is told to"
 
 
 def test_two_queries_with_subjects_of_their_own_share_a_work_queue(admin: Admin, nats: NatsServer, queue: str) -> None:
@@ -129,20 +134,33 @@ def test_a_consumer_that_came_when_ours_was_deleted_stops_the_query(admin: Admin
             query.step()
 
 
-def test_a_query_goes_on_after_its_consumer_was_removed_as_the_error_says(
-    admin: Admin, nats: NatsServer, queue: str
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+@pytest.mark.parametrize("subjects", ["", "{s}.n"])
+def test_of_two_runs_on_copies_of_one_checkpoint_the_first_stops(
+    admin: Admin, nats: NatsServer, stream: str, retention: str, subjects: str
 ) -> None:
+    options = {"stream": stream, "progressConsumer": "spark", "subjects": subjects.format(s=stream)}
+    admin.create(stream, retention=retention)
+    with opened(nats.url, **options) as one, opened(nats.url, **options) as copy:
+        first = Query(one)
+        admin.numbers(stream, 60)
+        first.batch(20)
+        second = Query(copy, at=first.at)
+        assert read(second) == list(range(20, 60))
+        copy.commit(second.offsets)
+        with pytest.raises(OptionError, match="another run of this query has taken over the consumer 'spark'"):
+            first.step()
+
+
+def test_a_query_is_its_own_successor(admin: Admin, nats: NatsServer, queue: str, caplog: Any) -> None:
+    """However often it is started again, also before anything is written down."""
     with opened(nats.url, stream=queue) as source:
         query = Query(source)
-        query.batch(20)
-    with opened(nats.url, stream=queue) as other:
-        Query(other)
-    with opened(nats.url, stream=queue) as source:
-        with pytest.raises(OptionError, match="taken over"):
-            Query(source, at=query.at).step()
-        admin.calls.call(f"CONSUMER.DELETE.{queue}.penstock")
-    with opened(nats.url, stream=queue) as source:
-        assert read(Query(source, at=query.at)) == list(range(20, 60))
+    for _ in range(3):
+        with opened(nats.url, stream=queue) as source:
+            query = Query(source, at=query.at)
+            query.step(5)
+    assert "takes over" not in caplog.text
 
 
 def test_a_query_that_goes_on_with_fewer_subjects_leaves_no_consumer_behind(
@@ -309,6 +327,100 @@ def test_a_batch_read_does_not_mind_what_workers_take_meanwhile(admin: Admin, na
         assert numbers(table(source, *(span for task in tasks for span in task))) == list(range(50, 60))
 
 
+@pytest.mark.parametrize("how", ["an older checkpoint", "somebody pulls from the durable"])
+def test_what_the_durable_of_an_interest_stream_has_let_go_unread_is_loss(
+    admin: Admin, nats: NatsServer, stream: str, how: str
+) -> None:
+    admin.create(stream, retention="interest")
+    with opened(nats.url, stream=stream, progressConsumer="p") as source:
+        query = Query(source)
+        admin.numbers(stream, 50)
+        query.batch(10)
+        source.commit(query.offsets)
+        at = query.at
+        if how == "an older checkpoint":
+            read(query)
+            source.commit(query.offsets)
+        else:
+            for reply in take(admin, stream, 3, "p"):
+                admin.connection.request(reply.decode(), b"+ACK")
+        if how != "an older checkpoint":
+            admin.numbers(stream, 1, start=50)
+            with pytest.raises(DataLossError, match=r"moved, or not there yet: 3 of the 41 messages .* are gone"):
+                query.step()
+            return
+    with (
+        opened(nats.url, stream=stream, progressConsumer="p") as source,
+        pytest.raises(DataLossError, match=r"moved, or not there yet: 40 of the 40 messages .* are gone"),
+    ):
+        Query(source, at=at).step()
+
+
+def test_a_new_query_is_not_given_a_durable_that_keeps_less_than_it_would_read(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    admin.create(stream, retention="interest")
+    body = {"durable_name": "other", "ack_policy": "explicit"}
+    admin.calls.call(f"CONSUMER.CREATE.{stream}.other", {"stream_name": stream, "config": body})
+    with opened(nats.url, stream=stream, progressConsumer="p") as source:
+        query = Query(source)
+        admin.numbers(stream, 50)
+        read(query)
+        source.commit(query.offsets)
+    with (
+        opened(nats.url, stream=stream, progressConsumer="p") as source,
+        pytest.raises(OptionError, match=r"keeps nothing up to 50, but the query would start at 1, with 50 messages"),
+    ):
+        Query(source)
+    with opened(nats.url, stream=stream, progressConsumer="new") as source:
+        assert read(Query(source)) == list(range(50))
+
+
+# --- streams that feed one another ---
+
+
+def test_gaps_of_a_mirror_are_no_loss(admin: Admin, nats: NatsServer, stream: str) -> None:
+    """It has the numbers of its origin."""
+    admin.create(stream)
+    mirror = {"mirror": {"name": stream, "filter_subject": f"{stream}.a"}, "retention": "workqueue", "subjects": []}
+    admin.create(f"{stream}M", **mirror)
+    with opened(nats.url, stream=f"{stream}M") as source:
+        query = Query(source)
+        found = []
+        for low in range(0, 40, 10):
+            admin.publish((f"{stream}.{'ab'[i % 5 > 0]}", str(i).encode()) for i in range(low, low + 10))
+            until(lambda low=low: admin.calls.stream(f"{stream}M").last > low + 5)
+            found += read(query)
+            source.commit(query.offsets)
+    assert found == list(range(0, 40, 5))
+
+
+@pytest.mark.parametrize("feeds", ["mirror", "sources"])
+def test_a_work_queue_that_feeds_another_stream_is_refused(
+    admin: Admin, nats: NatsServer, queue: str, feeds: str
+) -> None:
+    """From nats-server 2.14 on, the other stream is a reader like any other."""
+    config: dict[str, Any] = {"mirror": {"name": queue}} if feeds == "mirror" else {"sources": [{"name": queue}]}
+    admin.create(f"{queue}F", **config, subjects=[])
+    until(lambda: admin.calls.stream(f"{queue}F").messages == 60)
+    with (
+        opened(nats.url, stream=queue) as source,
+        pytest.raises(OptionError, match=rf"'{queue}' feeds another stream .* Read that stream"),
+    ):
+        Query(source)
+
+
+def test_a_stream_without_room_for_the_durable_says_what_it_is_for(admin: Admin, nats: NatsServer, stream: str) -> None:
+    admin.create(stream, retention="workqueue", max_consumers=1)
+    body = {"durable_name": "w", "ack_policy": "explicit", "filter_subject": f"{stream}.a"}
+    admin.calls.call(f"CONSUMER.CREATE.{stream}.w", {"stream_name": stream, "config": body})
+    with (
+        opened(nats.url, stream=stream, subjects=f"{stream}.b") as source,
+        pytest.raises(ConnectError, match=r"no room for the consumer 'penstock-\w+', by which .* Raise max_consumers"),
+    ):
+        Query(source)
+
+
 # --- what changes under a query ---
 
 
@@ -343,20 +455,28 @@ def test_a_query_knows_its_consumer_again_where_a_stream_was_edited_to_interest_
         assert read(Query(source, at=query.at)) == list(range(10, 20))
 
 
-def test_loss_is_not_forgotten_where_a_mirror_answers_first(
-    admin: Admin, nats: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_messages_that_were_dropped_behind_one_that_others_kept_are_loss(
+    admin: Admin, nats: NatsServer, stream: str, edited: bool, interrupted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admin.create(stream, retention="interest")
-    with opened(nats.url, stream=stream, progressConsumer="spark") as source:
+    """Also where the first answer to how many are there was a mirror's, and the durable was made again by then."""
+    admin.create(stream, retention="limits" if edited else "interest")
+    options = {"stream": stream, "progressConsumer": "spark"}
+    with opened(nats.url, **options) as source:
         at = Query(source).at
     admin.calls.call(f"CONSUMER.DELETE.{stream}.spark")
-    admin.numbers(stream, 10)
-    answers: list[Any] = [None]
+    if edited:
+        edit(admin, stream, retention="interest")
+    body = {"durable_name": "other", "ack_policy": "explicit", "filter_subject": f"{stream}.a"}
+    admin.calls.call(f"CONSUMER.CREATE.{stream}.other", {"stream_name": stream, "config": body})
+    admin.publish([(f"{stream}.a", b"0"), *((f"{stream}.b", b"1") for _ in range(9))])
+    answers: list[Any] = [None] * interrupted
     counts = Calls.direct_counts
     monkeypatch.setattr(Calls, "direct_counts", lambda *given: answers.pop() if answers else counts(*given))
     with (
-        opened(nats.url, stream=stream, progressConsumer="spark") as source,
-        pytest.raises(DataLossError, match="10 of the 10 messages since then are gone"),
+        opened(nats.url, **options) as source,
+        pytest.raises(DataLossError, match="9 of the 10 messages since then are gone"),
     ):
         Query(source, at=at).step()
     assert not answers

@@ -262,6 +262,7 @@ def test_what_stream_info_tells() -> None:
         created="2026-11-15T12:00:00.123456789Z",
         subjects=("orders.>",),
         derived=False,
+        takes=True,
         retention="limits",
         allow_direct=True,
         deny_purge=False,

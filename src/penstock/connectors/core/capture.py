@@ -62,7 +62,7 @@ class CapturedSource:
         for subject in self.options.subjects:
             if subject in self._warned or any(_takes(info, subject) for info in streams):
                 continue
-            taken = "; ".join(f"'{info.name}' takes {', '.join(info.subjects)}" for info in streams)
+            taken = "; ".join(f"'{info.name}' takes {_said(info)}" for info in streams)
             loss = f"no stream keeps all of '{subject}' any more: {taken}. Messages that nobody keeps are lost"
             if self.options.fail_on_data_loss:
                 part = any(intersect(text, subject) for info in streams for text in info.subjects)
@@ -149,7 +149,11 @@ def _find(calls: Calls, options: CoreOptions) -> list[str]:
 
 
 def _takes(info: StreamInfo, subject: str) -> bool:
-    return any(intersect(text, subject) == subject for text in info.subjects)
+    return info.takes and any(intersect(text, subject) == subject for text in info.subjects)
+
+
+def _said(info: StreamInfo) -> str:
+    return ", ".join(info.subjects) if info.takes else "nothing as it is published (sealed, a mirror, or transformed)"
 
 
 def _make(calls: Calls, options: CoreOptions) -> str:
@@ -167,8 +171,15 @@ def _make(calls: Calls, options: CoreOptions) -> str:
             },
         )
     except ApiError as error:
+        taken = {stream for subject in options.subjects for stream in calls.names(subject)}
+        remedy = (
+            f"The streams {', '.join(sorted(taken))} take a part of them: name other 'subjects', or read these with "
+            "format('jetstream')"
+            if taken
+            else "Name another one in 'captureStream', or make it yourself"
+        )
         raise OptionError(
-            f"capture=true needs a stream on {', '.join(options.subjects)}, and '{name}' cannot be made: {error}. Name "
-            "another one in 'captureStream', or make it yourself."
+            f"capture=true needs a stream on {', '.join(options.subjects)}, and '{name}' cannot be made: {error}. "
+            f"{remedy}."
         ) from None
     return name

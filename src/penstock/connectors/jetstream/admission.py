@@ -1,5 +1,6 @@
 """What cannot be read as asked is refused before the first row, with the way out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -141,9 +142,15 @@ def _needs_purge(info: StreamInfo) -> None:
 def admit_reader(subjects: Sequence[str], info: StreamInfo, config: Mapping[str, Any]) -> None:
     """Refuse a work queue that has this consumer, if it takes messages that the query is to read."""
     taken = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
-    if not any(intersect(a, b) for a in taken for b in subjects or (">",)):
+    # Who acknowledges nothing, as mirrors do before nats-server 2.14, takes nothing away.
+    if config.get("ack_policy") == "none" or not any(intersect(a, b) for a in taken for b in subjects or (">",)):
         return
     name = config.get("durable_name") or config.get("name")
+    if re.match("JS_(MIRROR|SRC)_", str(name)):
+        raise OptionError(
+            f"work-queue stream '{info.name}' feeds another stream (its consumer '{name}'), which takes messages away "
+            "as soon as it has them. Read that stream, or let it be fed by one that is no work queue."
+        )
     whose = " of another Penstock query" if config.get("description") == FOLLOWER else ""
     raise OptionError(
         f"work-queue stream '{info.name}' has the consumer '{name}'{whose} for the same messages, and a work queue "

@@ -31,8 +31,8 @@ NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT = 10076, 10039
 TOO_MANY_CONSUMERS = (10026, 10002)
 # How the durable that follows a query is known again as ours.
 FOLLOWER = "shows how far a Penstock query has read; Penstock moves it"
-# The field of its metadata that tells whose it is.
-OWNER = "penstock.query"
+# The fields of its metadata that tell whose it is: of which query, and of which run of it.
+OWNER, RUN = "penstock.query", "penstock.run"
 # The server adds these to every message of DIRECT.GET, behind the publisher's own, and an empty line behind them. Where
 # the publisher's block lacks its end, the first of them is on a line with what is left of it.
 DIRECT_FIELDS = (
@@ -52,6 +52,7 @@ class StreamInfo:
     created: str
     subjects: tuple[str, ...]
     derived: bool  # fed by other streams, or subjects rewritten: it may hold subjects that it does not list
+    takes: bool  # what is published on its subjects, as it is published
     retention: str
     allow_direct: bool
     deny_purge: bool
@@ -91,6 +92,7 @@ class StreamInfo:
             created=field(reply, "created", str),
             subjects=tuple(texts(config, "subjects")),
             derived=bool(config.get("mirror") or config.get("sources") or config.get("subject_transform")),
+            takes=not (config.get("sealed") or config.get("mirror") or config.get("subject_transform")),
             retention=field(config, "retention", str, "limits"),
             allow_direct=bool(config.get("allow_direct")),
             deny_purge=bool(config.get("deny_purge")),

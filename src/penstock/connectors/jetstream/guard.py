@@ -258,5 +258,6 @@ def _described(block: pa.Array | None, rows: int) -> pa.Array:
 def _cannot_tell(stream: str, why: str) -> OptionError:
     return OptionError(
         f"some rows of this batch may have been written to stream '{stream}' before, and which ones cannot be told any "
-        f"more: {why}. Set delivery=at_least_once for this run, and rows may be there twice."
+        f"more: {why}. Set delivery=at_least_once for one run, and rows may be there twice. Back at exactly_once, the "
+        "query asks for a note in the ledger first, and says which."
     )

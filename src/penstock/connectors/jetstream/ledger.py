@@ -162,6 +162,7 @@ class Ledger:
         except ApiError as error:
             if error.code == api.NO_LISTENER:
                 if made:
+                    self.check(None)
                     raise Disconnected(f"the ledger '{self.name}' has no leader at the moment") from None
                 self._make()
                 return self._leave(subject, note, ages, made=True)
@@ -184,7 +185,7 @@ class Ledger:
                 return found
             found.append(note)
 
-    def check(self, replicas: int) -> api.StreamInfo:
+    def check(self, replicas: int | None) -> api.StreamInfo:
         """The stream, made where there is none; one that would take a second note or forget one is refused."""
         info = self.calls.streams([self.name])[self.name]
         if info is None:
@@ -233,14 +234,21 @@ def _publish(subject: str, note: Mapping[str, Any], ages: bool) -> tuple[str, by
 
 def _parsed(note: Stored) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(note.body)
-        return {"batch": -1, "rows": {}} | content
-    except (ValueError, TypeError):
-        raise ProtocolError(f"the note '{note.subject}' in the ledger is no JSON object: {note.body[:80]!r}") from None
+        content: dict[str, Any] = {"batch": -1, "rows": {}} | json.loads(note.body)
+        if type(content["batch"]) is int and all(type(rows) is int for rows in content["rows"].values()):
+            return content
+    except (ValueError, TypeError, AttributeError):
+        pass
+    raise ProtocolError(
+        f"the note '{note.subject}' in the ledger is not what Penstock writes: {note.body[:80]!r}. Take it away with "
+        "nats stream purge, and follow what the next error says."
+    )
 
 
 def _unfit(info: api.StreamInfo) -> str:
     """Why a stream cannot be the ledger."""
+    if f"{info.name}.>" not in info.subjects:
+        return f"does not take '{info.name}.>'"
     if not info.one_per_subject:
         return "takes several messages on a subject"
     if info.max_age:

@@ -46,6 +46,7 @@ class JetStreamSource:
         self._known: set[str] = set()  # the streams that the query reads, in this run or from its checkpoint
         self._upkeep = Upkeep(options)
         self._warned: set[str] = set()
+        self._warned_of_none = False
         self._may_count_direct = True
 
     def check(self) -> None:
@@ -209,8 +210,10 @@ class JetStreamSource:
         return {name: _bound(info, owned=self._owns(info)) for name, info in found.items()}
 
     def _owns(self, info: api.StreamInfo) -> bool:
-        """Whether all that a work queue loses behind the query's position is lost to the query."""
-        return not self.options.subjects and self._upkeep.owns(info.name)
+        """Whether all that a work queue loses behind the query's position is lost to the query. A mirror has the
+        numbers of its origin, and gaps for what it does not mirror.
+        """
+        return not self.options.subjects and not info.derived and self._upkeep.owns(info.name)
 
     def stream(self, name: str) -> api.StreamInfo:
         """A stream as it was at the last look."""
@@ -247,6 +250,9 @@ class JetStreamSource:
             return list(options.stream)
         if options.stream_pattern is not None:
             matching = {name for name in calls.names() if re.fullmatch(options.stream_pattern, name)}
+            if not matching and not self._warned_of_none:
+                self._warned_of_none = True
+                log.warning("no stream matches streamPattern '%s', up to now", options.stream_pattern)
             known = matching & self._known
             if options.asked and matching - known:
                 infos = calls.streams(sorted(matching - known))
@@ -309,7 +315,7 @@ class JetStreamSource:
         info = calls.streams([span.shard])[span.shard]
         # While a range is read once, workers may take messages; that of a query has the position that it is marked at.
         owned = bool(span.marked) and not self.options.subjects
-        bounds = {} if info is None else {span.shard: _bound(info, owned=owned)}
+        bounds = {} if info is None else {span.shard: _bound(info, owned=owned and not info.derived)}
         losses = lost({span.shard: Position(span.start, span.epoch)}, bounds)
         if info is not None and not losses and not info.numbers_hold(span.marked, span.mark):
             stored = calls.times({span.shard: span.marked - 1}).get(span.shard)

@@ -15,7 +15,7 @@ from penstock.connectors.jetstream import api
 from penstock.connectors.jetstream.admission import admit, admit_position, admit_query, admit_reader
 from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.errors import DataLossError, Disconnected, OptionError
+from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError
 from penstock.offsets import Offsets, Position
 
 log = logging.getLogger("penstock")
@@ -35,13 +35,21 @@ class Note(NamedTuple):
         return cls(*parts) if len(parts) == len(cls._fields) else None
 
 
+class Durable(NamedTuple):
+    """The durable as it is now."""
+
+    note: Note
+    was_made: bool  # just now
+    floor: int  # what lies up to here, it keeps no more
+
+
 class Upkeep:
     """Remembers what it told the server, so as not to tell it twice."""
 
     def __init__(self, options: JetStreamOptions):
         self.options, self.subjects = options, options.subjects
         self.name = options.progress_consumer or api.queue_reader(self.subjects)
-        self._owner = uuid.uuid4().hex
+        self._owner, self._run = uuid.uuid4().hex, uuid.uuid4().hex
         self._told: dict[str, int] = {}
         self._at: Offsets = {}
         self._resumed: Mapping[str, Note | None] = {}  # the streams of the checkpoint, with what was noted of them
@@ -66,7 +74,7 @@ class Upkeep:
 
     def hold(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
         """Make sure that streams which release messages keep those that the query still needs, and for it alone."""
-        self._at = at
+        self._at = dict(at)
         for stream in at:
             info = streams.get(stream)
             if info is None or info.retention == "limits":
@@ -101,15 +109,30 @@ class Upkeep:
     def _stand(self, calls: Calls, info: api.StreamInfo, noted: Note | None, *, is_new: bool) -> None:
         """The durable stands, and did so since it was `noted`, or what an interest stream dropped meanwhile is loss."""
         stream, position = info.name, self._at[info.name]
-        note, was_made = self._make(calls, info, may_take=noted is None)
-        if was_made:
+        durable = self._make(calls, info, noted=noted, starts=stream not in self._notes)
+        if durable.was_made:
             self._unproven.add(stream)
-        stood = note.created == noted.created if noted else stream not in self._unproven
+        stood = durable.note.created == noted.created if noted else stream not in self._unproven
         # Of another life of the stream nothing can be missed, and a work queue keeps messages for a reader to come.
-        if info.retention == "interest" and not is_new and not stood and position.epoch == info.created:
-            self._refuse_dropped(calls, stream, position)
-        self._notes[stream], self._ends[stream] = note, info.last
+        if info.retention == "interest" and position.epoch == info.created:
+            if is_new:
+                self._refuse_released(calls, stream, position, durable.floor)
+            elif not stood or durable.floor >= position.next:
+                self._refuse_dropped(calls, stream, position)
+        self._notes[stream], self._ends[stream] = durable.note, info.last
         self._unproven.discard(stream)
+
+    def _refuse_released(self, calls: Calls, stream: str, position: Position, floor: int) -> None:
+        """A durable that somebody used before may stand behind where a new query starts. It is not moved back: the
+        server would never release again what lies between.
+        """
+        counts = calls.direct_counts(stream, ">", [position.next, floor + 1]) if floor >= position.next else [0, 0]
+        if counts and counts[0] > counts[1]:
+            raise OptionError(
+                f"the consumer '{self.name}' of stream '{stream}' was used before and keeps nothing up to {floor}, but "
+                f"the query would start at {position.next}, with {counts[0] - counts[1]:,} messages in between that "
+                "only others keep. Give progressConsumer a new name, or start behind them."
+            )
 
     def _refuse_dropped(self, calls: Calls, stream: str, position: Position) -> None:
         """Nobody waited for messages from a position on, for a while. Are they there all the same?"""
@@ -122,7 +145,7 @@ class Upkeep:
         gone = f"{since - kept[0]:,} of the {since:,} messages since then are gone"
         if self.subjects:
             gone += f", and nobody can tell whether 'subjects' ({', '.join(self.subjects)}) matched them"
-        self._lost(stream, f"for the query at {position.next}, was deleted, or was not there yet: {gone}")
+        self._lost(stream, f"for the query at {position.next}, was deleted, moved, or not there yet: {gone}")
 
     def _lost(self, stream: str, how: str) -> None:
         loss = f"stream '{stream}' has interest retention, and its consumer '{self.name}', which keeps messages {how}"
@@ -152,6 +175,8 @@ class Upkeep:
             stored = calls.times({stream: position.next - 1}).get(stream)
             if str(stored) != position.mark:
                 return  # the same: a server that lost its memory counts from 1 again
+        if stream in self._at and self._at[stream].next < position.next:
+            self._at[stream] = position  # what the durable keeps no more from now on, is read
         if info.retention == "interest":
             # It stood when the next batch was planned, and what it kept may be gone before that is read.
             if self._move(calls, info, position.next) and info.last >= position.next:
@@ -163,7 +188,7 @@ class Upkeep:
 
     def _move(self, calls: Calls, info: api.StreamInfo, at: int) -> bool:
         """Move the durable to a position; True where it was not there, and was made."""
-        if self._make(calls, info, at)[1]:
+        if self._make(calls, info, at).was_made:
             return True
         if calls.connection.version() >= (2, 14):
             calls.call(f"CONSUMER.RESET.{info.name}.{self.name}", {"seq": max(1, at)})
@@ -173,17 +198,23 @@ class Upkeep:
         return False
 
     def _make(
-        self, calls: Calls, info: api.StreamInfo, at: int | None = None, *, may_take: bool = False
-    ) -> tuple[Note, bool]:
+        self,
+        calls: Calls,
+        info: api.StreamInfo,
+        at: int | None = None,
+        *,
+        noted: Note | None = None,
+        starts: bool = False,
+    ) -> Durable:
         """The durable for what the query reads, made where there is none: at a position, or where the query stands.
-        One of somebody else's is left alone, and one of another query is taken only by whoever never had it.
+        One of somebody else's is left alone, and one of another query is taken over by a run that `starts`.
         """
         try:
             durable = calls.call(f"CONSUMER.INFO.{info.name}.{self.name}")
         except ApiError as error:
             if error.code != api.NO_CONSUMER:
                 raise
-            return self._note(self._create(calls, info, at)), True
+            return self._durable(self._create(calls, info, at), was_made=True)
         config = field(durable, "config", dict)
         if config.get("description") != api.FOLLOWER:
             raise OptionError(
@@ -191,31 +222,42 @@ class Upkeep:
                 "whoever uses it. Give progressConsumer another name."
             )
         metadata = field(config, "metadata", dict, {})
-        owner = metadata.get(api.OWNER, "")
         others = {name: value for name, value in config.items() if not name.startswith("filter_subject")}
         wanted = others | api.filter_config(self.subjects)
         if info.retention != "limits":
-            self._claim(info, owner, may_take=may_take)
-            wanted["metadata"] = metadata | {api.OWNER: self._owner}
+            self._claim(info, metadata, noted, starts=starts)
+            wanted["metadata"] = metadata | self._claimed()
         if wanted != config:
             durable = calls.create(info.name, api.consumer(info.name, wanted), self.name)
-        return self._note(durable), False
+        return self._durable(durable, was_made=False)
 
-    def _claim(self, info: api.StreamInfo, owner: str, *, may_take: bool) -> None:
-        """Whether the durable is this query's, or becomes it."""
-        if owner in ("", self._owner):
+    def _claimed(self) -> dict[str, str]:
+        """What the metadata of a durable say of this run."""
+        return {api.OWNER: self._owner, api.RUN: self._run}
+
+    def _claim(self, info: api.StreamInfo, metadata: Mapping[str, Any], noted: Note | None, *, starts: bool) -> None:
+        """Whether the durable is this run's, or becomes it as the run `starts`. What another query has released since
+        it was `noted` may be loss.
+        """
+        owner, run = metadata.get(api.OWNER, ""), metadata.get(api.RUN, "")
+        if not owner or (owner, run) == (self._owner, self._run) or (starts and owner == self._owner):
             return
-        if not may_take:
-            progress = "" if info.retention == "workqueue" else " and progressConsumer"
+        what, other = f"the consumer '{self.name}' of stream '{info.name}'", "another query"
+        if not starts:
+            who = "another run of this query" if owner == self._owner else other
             raise OptionError(
-                f"another query has taken over the consumer '{self.name}' of stream '{info.name}', and two queries "
-                f"would delete each other's messages. Let one of them read it, or give each its own 'subjects'"
-                f"{progress}. To go on with this one, stop the other, and run: nats consumer rm {info.name} {self.name}"
+                f"{who} has taken over {what}, and two would delete each other's messages. Let one of them read it, or "
+                "give each its own 'subjects' and progressConsumer."
             )
-        log.warning(
-            "this query takes over the consumer '%s' of stream '%s' from another one, which stops if it still runs",
-            self.name, info.name,
-        )  # fmt: skip
+        if noted is not None:
+            loss = f"{other} has used {what} since this one did, and may have released messages that it has not read"
+            if self.options.fail_on_data_loss:
+                raise DataLossError(
+                    f"{loss}. Start with a new checkpointLocation, or set failOnDataLoss=false to go on with what is "
+                    "left; and let only one of them run."
+                )
+            log.warning("failOnDataLoss=false, going on: %s", loss)
+        log.warning("this query takes over %s from another one, which stops if it still runs", what)
 
     def _create(self, calls: Calls, info: api.StreamInfo, at: int | None) -> dict[str, Any]:
         """Make the durable, and leave none of this query's under a former name."""
@@ -226,7 +268,7 @@ class Upkeep:
         body = api.follower(self.name, None if queue else at, self.subjects)
         if info.retention == "limits":
             return calls.create(stream, api.consumer(stream, body), self.name)
-        body["metadata"] = {api.OWNER: self._owner}
+        body["metadata"] = self._claimed()
         former = []
         for config in calls.consumers(stream):
             if field(config, "metadata", dict, {}).get(api.OWNER) == self._owner:
@@ -235,7 +277,15 @@ class Upkeep:
                 admit_reader(self.subjects, info, config)
         if queue:  # which lets no second one stand beside it; an interest stream must not be without one
             self._delete(calls, stream, former)
-        durable = calls.create(stream, api.consumer(stream, body), self.name)
+        try:
+            durable = calls.create(stream, api.consumer(stream, body), self.name)
+        except ApiError as error:
+            if error.code not in api.TOO_MANY_CONSUMERS:
+                raise
+            raise ConnectError(
+                f"stream '{stream}' has no room for the consumer '{self.name}', by which the query keeps its messages: "
+                f"{error}. Raise max_consumers of the stream or the account, or delete a consumer that nobody uses."
+            ) from None
         if not queue:
             self._delete(calls, stream, former)
         return durable
@@ -245,5 +295,6 @@ class Upkeep:
         for durable in durables:
             calls.call(f"CONSUMER.DELETE.{stream}.{durable}")
 
-    def _note(self, durable: dict[str, Any]) -> Note:
-        return Note(self._owner, ",".join(sorted(self.subjects)) or ">", field(durable, "created", str))
+    def _durable(self, answer: dict[str, Any], *, was_made: bool) -> Durable:
+        note = Note(self._owner, ",".join(sorted(self.subjects)) or ">", field(answer, "created", str))
+        return Durable(note, was_made, field(field(answer, "ack_floor", dict, {}), "stream_seq", int, 0))
