@@ -10,10 +10,10 @@ import os
 import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))
-_zips = [p for p in sys.path if p.endswith("pyspark.zip")]
-_rest = [p for p in sys.path if p not in _zips and os.path.abspath(p or ".") != _here]
+_kept = [p for p in sys.path if os.path.abspath(p or ".") != _here]  # without it, or the import below finds this file
+_zips = [p for p in _kept if p.endswith("pyspark.zip")]
+sys.path[:] = [p for p in _kept if p not in _zips]
 if _zips:
-    _kept, sys.path[:] = sys.path[:], _rest
     _found = importlib.util.find_spec("pyspark")
     _home = os.environ.get("SPARK_HOME") or os.path.dirname(os.path.dirname(os.path.dirname(_zips[0])))
     # The zip belongs to SPARK_HOME; only the package that Spark itself was started from is surely the same.
@@ -22,9 +22,11 @@ if _zips:
         or _found.origin is None
         or os.path.realpath(os.path.dirname(_found.origin)) != os.path.realpath(_home)
     ):
-        sys.path[:] = [p for p in _kept if os.path.abspath(p or ".") != _here]
+        sys.path[:] = _kept
 _self = sys.modules.pop("sitecustomize")
 try:
     import sitecustomize  # type: ignore # noqa: F401 - the next one on the path, if any
-except ImportError:
+except ModuleNotFoundError as _error:
     sys.modules["sitecustomize"] = _self
+    if _error.name != "sitecustomize":
+        raise  # one was found, and what it imports was not: Python says so, as it would without us
