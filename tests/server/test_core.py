@@ -220,6 +220,9 @@ def test_a_subject_that_may_not_be_read_or_written_is_said(folder: Path) -> None
         ({"subjects": "a.*,a.b"}, "which overlap: messages would be read twice"),
         ({"subjects": "a..b"}, "has 'a..b', which has an empty token"),
         ({"subjects": "a", "startingOffsets": "earliest"}, "'startingOffsets' needs capture=true"),
+        ({"subjects": "a", "captureStream": "S"}, "Set capture=true, or leave 'captureStream' out"),
+        ({"subjects": "a", "captureMaxAge": "1h"}, "'captureMaxAge' is about the stream that capture=true makes"),
+        ({"subjects": "a", "captureStorage": "file", "capture": "false"}, "leave 'captureStorage' out"),
         ({"subjects": "a", "capture": "true", "queue": "q"}, "set 'queue' or 'capture', not both"),
     ],
 )

@@ -11,6 +11,7 @@ from penstock.contract import ReadOptions
 from penstock.options import Bytes, Csv, Seconds, alias, option
 
 POSITIONS = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_records")
+CAPTURING = ("capture_stream", "capture_max_age", "capture_storage")
 
 
 class CoreOptions(NatsOptions, ReadOptions):
@@ -65,6 +66,12 @@ class CoreOptions(NatsOptions, ReadOptions):
         for name in POSITIONS:
             if not self.capture and getattr(self, name) is not None:
                 raise ValueError(f"'{alias(name)}' needs capture=true: Core NATS keeps nothing to go back to")
+        for name in CAPTURING:
+            if not self.capture and name in self.model_fields_set:
+                raise ValueError(
+                    f"'{alias(name)}' is about the stream that capture=true makes, and nothing is captured here. Set "
+                    f"capture=true, or leave '{alias(name)}' out"
+                )
         return self
 
 
