@@ -139,9 +139,9 @@ class Connector(spark.DataSource):
 
     def _batch_writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         if not is_insert(schema):
-            return BatchWriter(type(self), *self._writing(schema, overwrite), query=Origin.single())
+            return BatchWriter(type(self), *self._writing(schema, overwrite, "write"), query=Origin.single())
         self._only_appends(overwrite)
-        options = self._effective(schema, self.sink_options_type, of_table=True)
+        options = self._effective(schema, self.sink_options_type, "write", of_table=True)
         columns, own = arrow_schema(schema), self.servers_own(options)
         filled = [field.name for field in columns if field.name in own and not field.nullable]
         if filled:
@@ -151,12 +151,12 @@ class Connector(spark.DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """A writer for `df.writeStream`."""
-        return StreamWriter(type(self), *self._writing(schema, overwrite))
+        return StreamWriter(type(self), *self._writing(schema, overwrite, "writeStream"))
 
-    def _writing(self, schema: StructType, overwrite: bool) -> tuple[Any, pa.Schema]:
+    def _writing(self, schema: StructType, overwrite: bool, way: str) -> tuple[Any, pa.Schema]:
         self._only_appends(overwrite)
         # These columns may come from a table of ours, but this is no write to it: its options are not for us.
-        options = self._effective(schema, self.sink_options_type, of_table=False)
+        options = self._effective(schema, self.sink_options_type, way, of_table=False)
         columns = arrow_schema(schema)
         self.open_sink(options, columns)  # refuses columns before any task runs
         refuse_strange(schema)
@@ -167,15 +167,15 @@ class Connector(spark.DataSource):
             raise OptionError(f"{self.format} only appends: use mode('append'), or outputMode('append') in a stream.")
 
     def _reading(self, schema: StructType) -> Any:
-        options = self._effective(schema, self.options_type, of_table=True)
+        options = self._effective(schema, self.options_type, "read", of_table=True)
         return self.shaped(options, arrow_schema(schema))
 
-    def _effective(self, schema: StructType, model: type[Options] | None, *, of_table: bool) -> Any:
+    def _effective(self, schema: StructType, model: type[Options] | None, way: str, *, of_table: bool) -> Any:
         given = dict(self.options)
         if model is not None and of_table:
             given = recall(schema, model, given)
         if not {name.lower() for name in given} - {name.lower() for name in SPARKS_OWN}:
-            raise OptionError(_no_options(self.format, writing=model is not self.options_type))
+            raise OptionError(_no_options(self.format, schema, way))
         if model is not None:
             _refuse_shown(model, given)
         return self._parse(model, given)
@@ -238,16 +238,33 @@ def _refuse_shown(model: type[Options], given: Mapping[str, str]) -> None:
             )
 
 
-def _no_options(format: str, *, writing: bool) -> str:
-    """What to say where nothing was given, which a user who made a table cannot understand."""
-    why = (
-        f"no option reaches {format}. Spark drops all options of a CREATE TABLE that lists columns or has AS SELECT: "
-        f"make the table with CREATE TABLE ... USING {format} OPTIONS (...) alone, and its columns come by themselves."
+def _no_options(format: str, schema: StructType, way: str) -> str:
+    """What to say where nothing was given, which a user who made a table cannot understand. `way`: read, write or
+    writeStream.
+    """
+    made = f"CREATE TABLE t USING {format} OPTIONS (...)"
+    forgot = (
+        f"the table was made by a CREATE TABLE that lists columns or has AS SELECT: Spark drops all options of such a "
+        f"table. Drop it and write {made} alone; its columns come by themselves"
     )
-    if writing:
-        why += (
-            " Nor does Spark say which table it writes to in a streaming query, and where rows have the names and "
-            f"types of its columns already: use writeStream.format('{format}') or write.format('{format}') with "
-            "options, or in an INSERT, where columns go by their place, rename one of the SELECT."
+    if way == "read":
+        return (
+            f"{format} was given no options, so it does not know what to read. Add them: "
+            f"spark.read.format('{format}').option(...). If this is a table, {forgot}."
         )
-    return why
+    if way == "writeStream":
+        return (
+            f"{format} was given no options, so it does not know where to write. Add them: "
+            f"writeStream.format('{format}').option(...).start(). If this is toTable('t'), add them as well: "
+            "writeStream.option(...).toTable('t'), as Spark does not tell a streaming query the options of its table."
+        )
+    names = [name for name in schema.names if name in ("value", "subject")] or schema.names[:2]
+    some = ", ".join(names)
+    return (
+        f"{format} was given no options, so it does not know where to write. In df.write.format('{format}'), add them: "
+        f".option(...). In an INSERT or a writeTo there are two causes. First: the rows have all columns of the table, "
+        "with the same names and types, as in INSERT INTO t SELECT * FROM t. Spark then does not say which table it "
+        f"writes to. Name only the columns that you write: INSERT INTO t ({some}) SELECT {some} FROM ... Or, to write "
+        f"all of them, give one another name, as an INSERT goes by their order: SELECT {names[0]} AS "
+        f"new_{names[0]}, ... Second: {forgot}."
+    )
