@@ -54,7 +54,7 @@ def test_columns_of_a_table_take_none_of_its_options_to_another_write(tables: Ta
     with pytest.raises(PySparkException, match="rows have no subject"):  # and not src.table
         rows.write.format("jetstream").option("servers", tables.there.url).mode("append").save()
     rows.write.format("jetstream").option("servers", tables.there.url).option("subject", "dst.x").mode("append").save()
-    with pytest.raises(PySparkException, match="jetstream was given no options, so it does not know where to write"):
+    with pytest.raises(PySparkException, match="given no options, so it does not know where to write"):
         rows.write.format("jetstream").mode("append").save()
     assert tables.counts() == (3, 3)
 
@@ -141,7 +141,7 @@ def test_a_copy_of_a_table_holds_its_options_but_nobody_acts_on_them(tables: Tab
     held = footer["fields"][0]["metadata"]["penstock.options"]
     assert set(json.loads(held)) == {"servers", "stream", "subject", "connecttimeout"}  # never a secret
     for rows in (tables.spark.table("copied"), tables.spark.read.parquet(*files)):
-        with pytest.raises(PySparkException, match="jetstream was given no options, so it does not know where to write"):
+        with pytest.raises(PySparkException, match="given no options, so it does not know where to write"):
             rows.write.format("jetstream").mode("append").save()
     with pytest.raises(PySparkException, match="that lists columns or has AS SELECT"):
         tables.sql(f"CREATE TABLE made USING jetstream OPTIONS (servers '{tables.there.url}') AS SELECT * FROM src")
