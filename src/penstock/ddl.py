@@ -1,4 +1,6 @@
-"""Columns as SQL writes them, such as `id STRING, amount DECIMAL(10,2)`, as an Arrow schema. Knows no Spark."""
+"""Columns as SQL writes them, such as `id STRING, amount DECIMAL(10,2)`, as an Arrow schema, and types as in SQL.
+Knows no Spark.
+"""
 
 import re
 
@@ -45,3 +47,18 @@ def columns(text: str) -> pa.Schema:
         fields.append(pa.field(name, found))
         at = match.end() + 1
     return pa.schema(fields)
+
+
+def sql(kind: pa.DataType) -> str:
+    """A type as SQL writes it."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{sql(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{sql(kind.key_type)}, {sql(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{field.name}: {sql(field.type)}' for field in kind)}>"
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        return "TIMESTAMP_NTZ"
+    return next((name.upper() for name, known in _TYPES.items() if known == kind), str(kind))

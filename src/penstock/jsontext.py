@@ -29,11 +29,20 @@ _DAY = 86_400_000_000
 
 
 class UnfitError(ValueError):
-    """A row that is no JSON of the columns."""
+    """A row that is no JSON object, or has a value for a column that is not of its type."""
 
-    def __init__(self, row: int, why: object):
-        self.row = row
+    def __init__(self, row: int, why: object, column: str | None = None, value: Any = None):
+        self.row, self.column, self.value = row, column, value
         super().__init__(str(why))
+
+    @property
+    def found(self) -> str:
+        """The value as users call it, such as: the number 1."""
+        if isinstance(self.value, list | dict):
+            return "an array" if isinstance(self.value, list) else "an object"
+        if isinstance(self.value, str | bool):
+            return f"the {'text' if isinstance(self.value, str) else 'word'} {json.dumps(self.value)[:60]}"
+        return f"the number {self.value}"[:60]
 
 
 def fits(kind: pa.DataType) -> bool:
@@ -213,13 +222,16 @@ def _one_by_one(texts: pa.Array, schema: pa.Schema | Sequence[pa.Field]) -> dict
     makers = [(field.name, _maker(field.type)) for field in schema]
     rows: list[list[Any]] = []
     for row, text in enumerate(texts.to_pylist()):
+        column, found, made = None, {}, []
         try:
             found = json.loads(text, parse_float=Decimal)
             if not isinstance(found, dict):
                 raise ValueError("it is no object")
-            rows.append([make(found.get(name)) for name, make in makers])
+            for column, make in makers:
+                made.append(make(found.get(column)))
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-            raise UnfitError(row, error) from None
+            raise UnfitError(row, error, column, None if column is None else found[column]) from None
+        rows.append(made)
     return {field.name: pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)}
 
 
@@ -258,7 +270,8 @@ def _maker_of_some(kind: pa.DataType) -> Callable[[Any], Any]:
 
 def _a(wanted: type, value: Any) -> Any:
     if type(value) is not wanted:
-        raise ValueError(f"{str(value)[:40]!r} is no {wanted.__name__}")
+        word = {str: "text", list: "array", dict: "object", bool: "true or false"}[wanted]
+        raise ValueError(f"{str(value)[:40]!r} is no {word}")
     return value
 
 

@@ -146,11 +146,39 @@ def test_only_records_with_key_and_a_known_action_are_changes() -> None:
     assert deletes.tolist() == [False, True]
 
 
-@pytest.mark.parametrize("text", [b"{", b"[1]", b'{"whole": "x"}', b'{"text": 1\n}'])
-def test_a_text_that_does_not_fit_is_named_with_its_place(text: bytes) -> None:
+@pytest.mark.parametrize("text", [b"{", b"[1]"])
+def test_a_text_that_is_no_object_is_named_with_its_place(text: bytes) -> None:
     texts = pa.array([b'{"whole":1}', text], pa.binary())
-    with pytest.raises(ProtocolError, match=r"record 18 has .* as body, which does not fit the schema"):
+    with pytest.raises(ProtocolError, match=r"record 18 has .* as body, which is no JSON object"):
         upsert.decode(texts, SCHEMA, "body", np.array([17, 18]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "told"),
+    [
+        (
+            pa.date32(),
+            b"1",
+            "is DATE in the schema of this read, but record 18 has the number 1 there ('1' is no text)",
+        ),
+        (pa.int32(), b'"x"', "is INT in the schema of this read, but record 18 has the text \"x\" there ('x' is no"),
+        (pa.string(), b"1\n", "is STRING in the schema of this read, but record 18 has the number 1 there"),
+        (pa.string(), b"1.50", "has the number 1.50 there"),
+        (pa.bool_(), b"[1, 2]", "is BOOLEAN in the schema of this read, but record 18 has an array there ('[1, 2]'"),
+        (pa.timestamp("us"), b'{"a": 1}', "is TIMESTAMP_NTZ in the schema of this read, but record 18 has an object"),
+        (pa.decimal128(4, 2), b"true", "is DECIMAL(4,2) in the schema of this read, but record 18 has the word true"),
+        (pa.list_(pa.int64()), b"7", "is ARRAY<BIGINT> in the schema of this read, but record 18 has the number 7"),
+    ],
+    ids=str,
+)
+def test_a_value_of_another_type_names_the_column_and_the_type_of_the_schema(
+    kind: pa.DataType, text: bytes, told: str
+) -> None:
+    texts = pa.array([b"{}", b'{"amount": %s}' % text], pa.binary())
+    with pytest.raises(OptionError, match=r"^column 'amount' is ") as caught:
+        upsert.decode(texts, pa.schema([("amount", kind)]), "body in stream 's'", np.array([17, 18]))
+    assert told in str(caught.value)
+    assert "in its body in stream 's'. Give the column the type that was written, in .schema" in str(caught.value)
 
 
 def test_json_over_several_lines_is_read_too_and_unknown_fields_are_left_out() -> None:

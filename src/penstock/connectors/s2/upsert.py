@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import jsontext
+from penstock import ddl, jsontext
 from penstock.columns import Ints
 from penstock.connectors.s2.wire import Records
 from penstock.errors import OptionError, ProtocolError
@@ -155,9 +155,15 @@ def decode(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> dic
     try:
         made = jsontext.columns(there, schema)
     except jsontext.UnfitError as error:
-        raise ProtocolError(
-            f"record {sequence[full][error.row]} has {there[error.row].as_py()[:60]!r} as {what}, which does not fit "
-            f"the schema: {error}."
+        record = f"record {sequence[full][error.row]}"
+        if error.column is None:
+            raise ProtocolError(
+                f"{record} has {there[error.row].as_py()[:60]!r} as {what}, which is no JSON object: {error}."
+            ) from None
+        raise OptionError(
+            f"column '{error.column}' is {ddl.sql(schema.field(error.column).type)} in the schema of this read, but "
+            f"{record} has {error.found} there ({error}), in its {what}. Give the column the type that was written, "
+            "in .schema(...) or in the option 'columns'."
         ) from None
     take = pa.array(np.where(full, np.cumsum(full) - 1, 0), mask=~full)
     return {name: column.take(take) for name, column in made.items()}
