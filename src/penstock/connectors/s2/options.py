@@ -247,9 +247,9 @@ class S2SinkOptions(S2Options, WriteOptions):
     key_columns: Csv = option((), doc="With `mode=upsert`: the columns of the key.", example="id")
     version_column: str | None = option(
         None,
-        doc="With `mode=upsert`: the column by which the rows of each task of a batch must ascend, or the write is "
-        "refused: rows that a shuffle has mixed would leave old values in the table. Rows of other tasks and of other "
-        "batches are not compared.",
+        doc="With `mode=upsert`: the column whose values must not go down from row to row, in each task of a batch, or "
+        "the write is refused: rows that a shuffle has mixed would leave old values in the table. Equal values are "
+        "taken. Rows of other tasks and of other batches are not compared.",
         example="version",
     )
     max_unacked_bytes: Bytes = option(32 << 20, doc="So much may be on its way to a stream without an answer.")
