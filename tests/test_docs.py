@@ -169,7 +169,10 @@ def test_describe_lists_connectors_and_options() -> None:
     assert "jetstream" in CliRunner().invoke(app, ["describe"]).output
     ran = CliRunner().invoke(app, ["describe", "jetstream"])
     assert "startingOffsets" in ran.output
-    assert "there is no connector 'jetstrem'" in CliRunner().invoke(app, ["describe", "jetstrem"]).output
+    for command in ("describe", "peek"):
+        said = " ".join(CliRunner().invoke(app, [command, "jetstrem"]).output.split())
+        assert "there is no connector 'jetstrem'. Did you mean 'jetstream'?" in said
+    assert "There are: iggy, jetstream, nats, s2." in CliRunner().invoke(app, ["describe", "kafka"]).output
 
 
 def test_a_missing_java_is_one_sentence(tmp_path: Path) -> None:

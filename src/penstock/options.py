@@ -302,8 +302,8 @@ def _first_problem(error: ValidationError, owner: str, model: type[Options], giv
     name = str(problem["loc"][0]) if problem["loc"] else ""
     told = next((shown(model, field) for field in model.model_fields if alias(field) == name), name)
     if problem["type"] == "missing":
-        field = next(f for n, f in model.model_fields.items() if alias(n) == name)
-        return f"{owner} needs the option '{told}': {field.description}"
+        meaning = next(_meaning(n, f) for n, f in model.model_fields.items() if alias(n) == name)
+        return f"{owner} needs the option '{told}'. {meaning}"
     if problem["type"] == "value_error":
         reason = str(problem["ctx"]["error"])
     else:

@@ -86,6 +86,14 @@ def test_an_option_of_the_source_is_told_so_to_a_writer(connector: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("connector", [JetStream, CoreNats])
+def test_the_subject_of_a_sink_and_the_subjects_of_a_source_are_told_apart(connector: Any) -> None:
+    with pytest.raises(OptionError, match=r"is for the sink .* To read, the option is 'subjects'\.$"):
+        connector.parse({"subject": "a.>"})
+    with pytest.raises(OptionError, match=r"is for the source .* To write, the option is 'subject'\.$"):
+        connector.parse_sink({"subjects": "a.b"})
+
+
 def test_a_stream_to_write_to_jetstream_has_an_answer_of_its_own() -> None:
     with pytest.raises(OptionError, match=r"A row is written to a subject"):
         JetStream.parse_sink({"stream": "ORDERS"})
@@ -144,7 +152,7 @@ class Sample(Options):
 
 
 def test_a_required_option_is_missed_with_its_meaning() -> None:
-    with pytest.raises(OptionError, match=r"^sample needs the option 'topic': What to read\.$"):
+    with pytest.raises(OptionError, match=r"^sample needs the option 'topic'\. What to read\. Example: `orders`\.$"):
         Sample.parse("sample", {"limit": "3"})
     assert table(Sample) == [("topic", "required", "What to read. Example: `orders`."), ("limit", "7", "How much.")]
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from penstock.errors import OptionError
+from penstock.errors import OptionError, nearest
 
 FORMATS = {
     "jetstream": "penstock.connectors.jetstream:JetStream",
@@ -27,6 +27,6 @@ def guarantees(name: str) -> tuple[str, ...]:
 def connector(name: str) -> Any:
     """The connector class of a format."""
     if name not in FORMATS:
-        raise OptionError(f"there is no connector '{name}'. There are: {', '.join(FORMATS)}.")
+        raise OptionError(f"there is no connector '{name}'. {nearest(name, FORMATS)}")
     module, _, attribute = FORMATS[name].partition(":")
     return getattr(import_module(module), attribute)

@@ -208,9 +208,16 @@ class Connector(spark.DataSource):
         whose, here, there = "sink", "read", "write or writeStream"
         if not reads:
             whose, here, there = "source", "write", "spark.read or spark.readStream"
+        known = spellings(model)
+
+        def alike(spelt: str) -> str:
+            """One letter more or less, as in subject and subjects, may be the option that was meant."""
+            found = known.get(f"{spelt}s") or known.get(spelt.removesuffix("s"))
+            return f" To {here}, the option is '{shown(model, found)}'." if found else ""
+
         return {
             spelt: f"option '{shown(other, name)}' is for the {whose} of {cls.format}, and this is a {here}. "
-            f"Leave it out here, and give it to {there}."
+            f"Leave it out here, and give it to {there}.{alike(spelt)}"
             for spelt, name in spellings(other).items()
         }
 

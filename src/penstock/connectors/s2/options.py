@@ -22,7 +22,10 @@ MOST_RECORDS, MOST_BYTES = 1000, 1 << 20  # of a batch, and of a record: the ser
 class S2Options(Options):
     """How to reach a basin."""
 
-    basin: str = option(doc="The basin.", example="my-basin")
+    basin: str = option(
+        doc="Name of the basin, which is what S2 calls a group of streams: the streams to read or write are in it.",
+        example="my-basin",
+    )
     access_token: SecretStr | None = option(None, doc="Access token; s2-lite asks for none.", env="S2_ACCESS_TOKEN")
     access_token_file: Path | None = option(None, doc="File that holds the access token.")
     endpoint: str | None = option(
