@@ -62,6 +62,17 @@ def listed(names: Sequence[str]) -> str:
     return f"the column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
 
 
+def other_case(name: str, names: Sequence[str]) -> str:
+    """What to say where a column is there, but in other letters, as sentences to add; empty where it is not."""
+    there = [each for each in names if each != name and each.lower() == name.lower()]
+    if not there or name in names:
+        return ""
+    return (
+        f" Names of columns are told apart by case: rename it with withColumnRenamed('{there[0]}', '{name}'), or in "
+        f"SQL `{there[0]}` AS `{name}`."
+    )
+
+
 def as_text(name: str, kind: pa.DataType) -> str:
     """SQL that makes text of a column, under the same name."""
     return f"{'to_json' if pa.types.is_nested(kind) else 'string'}(`{name}`) AS `{name}`"
@@ -113,7 +124,10 @@ def accept(
     `used` are columns that go into a template, and so are not dropped, whatever their type.
     """
     if "value" not in given.names:
-        raise OptionError(f"there is no column 'value' to write. There are: {', '.join(given.names)}.")
+        raise OptionError(
+            f"there is no column 'value' to write. There are: {', '.join(given.names)}."
+            + other_case("value", given.names)
+        )
     others = [field for field in given if field.name not in used]
     surplus = [field.name for field in others if field.name not in takes]
     wrong = [field for field in others if field.name in takes and not takes[field.name](field.type)]
@@ -123,6 +137,7 @@ def accept(
         problems.append(
             f"{format} cannot write {listed(surplus)}: it writes {', '.join(takes)}. Leave {them} out with "
             f"drop({', '.join(map(repr, surplus))}), or put what you need of {them} into `value` or `headers`."
+            + "".join(other_case(name, surplus) for name in takes if name not in given.names)
         )
     problems += [
         f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {_kind(field.type)}. "

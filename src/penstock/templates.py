@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import OptionError
 from penstock.record import accept as accept_columns
-from penstock.record import as_text
+from penstock.record import as_text, listed, other_case
 
 _PIECE = re.compile(r"\{([^{}]*)\}")
 
@@ -26,6 +26,7 @@ def check(option: str, template: str, given: Sequence[str]) -> None:
         if name not in given:
             raise OptionError(
                 f"option '{option}' is '{template}', but there is no column '{name}'. There are: {', '.join(given)}."
+                + other_case(name, given)
             )
 
 
@@ -47,7 +48,9 @@ def accept(
                     f"selectExpr: {as_text(column, kind)}."
                 )
     elif name not in given.names:
-        raise OptionError(f"rows have no {name}: set the option '{name}', or add a column '{name}'.")
+        raise OptionError(
+            f"rows have no {name}: set the option '{name}', or add a column '{name}'." + other_case(name, given.names)
+        )
     accept_columns(format, given, takes, columns(template or ""))
 
 
@@ -58,6 +61,19 @@ def names(template: str | None, batch: pa.RecordBatch, name: str = "subject") ->
         return own
     made = fill(template, batch)
     return made if own is None or name in columns(template) else pc.coalesce(own, made)
+
+
+def missing(template: str | None, batch: pa.RecordBatch, row: int, name: str = "subject") -> str:
+    """What to say of a row for which `names` has null."""
+    used = list(dict.fromkeys(columns(template or "")))
+    null = [column for column in used if not batch.column(column)[row].is_valid]
+    if not null:
+        return f"has no {name} (null). Leave such rows out, or set the option '{name}', which such rows then take"
+    are = "are" if len(null) > 1 else "is"
+    return (
+        f"has no {name} (null): {listed(null)} of the option '{name}' ('{template}') {are} null there. Leave such rows "
+        f"out, or fill the column: coalesce(`{null[0]}`, 'none') AS `{null[0]}`"
+    )
 
 
 def fill(template: str, batch: pa.RecordBatch) -> pa.Array:

@@ -166,6 +166,23 @@ def test_columns_that_can_be_written_are_accepted(subject: str | None, columns: 
     ("subject", "columns", "why"),
     [
         ("a", {"x": pa.string()}, "no column 'value' to write. There are: x."),
+        (
+            "a",
+            {"Value": pa.string()},
+            "no column 'value' to write. There are: Value. Names of columns are told apart by case: rename it with "
+            "withColumnRenamed('Value', 'value'), or in SQL `Value` AS `value`.",
+        ),
+        (
+            None,
+            {"value": pa.binary(), "Subject": pa.string()},
+            "rename it with withColumnRenamed('Subject', 'subject')",
+        ),
+        (
+            "a.{X}",
+            {"value": pa.binary(), "x": pa.string()},
+            "told apart by case: rename it with withColumnRenamed('x', 'X')",
+        ),
+        ("a", {"value": pa.binary(), "TTL": pa.string()}, "rename it with withColumnRenamed('TTL', 'ttl')"),
         (None, {"value": pa.binary()}, "rows have no subject: set the option 'subject', or add a column 'subject'."),
         ("a.{x}", {"value": pa.binary()}, "there is no column 'x'. There are: value."),
         ("a", {"value": pa.binary(), "x": pa.string()}, "jetstream cannot write the column 'x'"),
@@ -346,7 +363,13 @@ def test_a_time_to_live_may_be_a_number() -> None:
     ("column", "kind", "bad", "why"),
     [
         ("value", pa.string(), None, "has no value (null). Write coalesce(value, '') for an empty body."),
-        ("x", pa.string(), None, "has no subject (null)."),
+        (
+            "x",
+            pa.string(),
+            None,
+            "has no subject (null): the column 'x' of the option 'subject' ('t.{x}') is null there. Leave such rows "
+            "out, or fill the column: coalesce(`x`, 'none') AS `x`.",
+        ),
         ("x", pa.string(), "", "has the subject 't.', which has an empty token."),
         ("x", pa.string(), "a b", "has the subject 't.a b', which has a space or control character."),
         ("x", pa.string(), "*", "has the subject 't.*', which has a wildcard."),
@@ -369,6 +392,20 @@ def test_a_row_that_cannot_be_sent_is_refused_by_its_number(
     with pytest.raises(OptionError, match=r"^row 41 of partition 2 of batch 3 has ") as error:
         rows.chunk(options, ORIGIN, batch, 40)
     assert why in str(error.value)
+
+
+def test_a_row_without_a_subject_of_its_own_or_of_the_option_says_what_to_set() -> None:
+    kinds = {"value": pa.string(), "subject": pa.string()}
+    batch = table(kinds, [{"value": "v", "subject": "a"}, {"value": "v", "subject": None}])
+    with pytest.raises(OptionError, match=r"^row 1 .* has no subject \(null\)\. Leave .* set the option 'subject'"):
+        rows.chunk(JetStreamSinkOptions(), ORIGIN, batch, 0)
+
+
+def test_several_columns_of_a_template_that_are_null_are_all_named() -> None:
+    kinds = {"value": pa.string(), "x": pa.string(), "y": pa.int64(), "z": pa.string()}
+    batch = table(kinds, [{"value": "v", "x": None, "y": None, "z": "c"}])
+    with pytest.raises(OptionError, match=r"the columns 'x', 'y' of the option 'subject' .* are null there"):
+        rows.chunk(JetStreamSinkOptions(subject="{x}.{y}.{z}"), ORIGIN, batch, 0)
 
 
 @pytest.mark.parametrize("column", ["id", "ttl"])

@@ -82,7 +82,7 @@ class CoreSink:
         names = batch.schema.names
         value = batch.column("value").cast(pa.binary())
         subject = templates.names(self.options.subject, batch).cast(pa.binary())
-        fault = bad_subject(subject)
+        fault = bad_subject(subject, partial(templates.missing, self.options.subject, batch))
         block = reply = None
         if "headers" in names and batch.column("headers").null_count < len(batch):
             fault = fault or bad_header(batch.column("headers"))

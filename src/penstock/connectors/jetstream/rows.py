@@ -4,6 +4,7 @@ refused before anything is.
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -67,7 +68,8 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
     number = np.arange(first, first + len(batch))
     value = _binary(batch.column("value"))
     subject = _binary(templates.names(options.subject, batch))
-    fault = bad_body(None, value, sys.maxsize) or bad_subject(subject)  # how large it may be, only the server knows
+    fault = bad_body(None, value, sys.maxsize)  # how large it may be, only the server knows
+    fault = fault or bad_subject(subject, partial(templates.missing, options.subject, batch))
     if fault is None and "headers" in names:
         fault = bad_header(batch.column("headers"))
     for name in ("id", "ttl"):

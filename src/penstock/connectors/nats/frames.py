@@ -4,6 +4,7 @@ A frame is joined from its pieces by Arrow, for all rows at once; the data of th
 to the socket, as it is.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -116,10 +117,11 @@ def bad_value(name: str, column: pa.Array) -> Fault | None:
     return Fault(at, f"has {text!r} in '{name}', which is empty, has a space around it, or a control character in it")
 
 
-def bad_subject(column: pa.Array) -> Fault | None:
-    """The first row whose subject cannot be published to."""
+def bad_subject(column: pa.Array, missing: Callable[[int], str] = lambda _: "has no subject (null)") -> Fault | None:
+    """The first row whose subject cannot be published to. `missing` says why a row has none."""
     if column.null_count:
-        return Fault(pc.index(pc.is_null(column), True).as_py(), "has no subject (null)")
+        row = pc.index(pc.is_null(column), True).as_py()
+        return Fault(row, missing(row))
     legal = pc.match_substring_regex(column, _LEGAL)
     if pc.all(legal).as_py():
         return None

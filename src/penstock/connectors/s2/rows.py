@@ -100,6 +100,10 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
             early = (moment < 0) & np.asarray(batch.column("timestamp").is_valid())
             if early.any():
                 raise _refuse(origin, first + int(np.argmax(early)), "has a timestamp before 1970, which S2 has not")
+    if streams.null_count:
+        row_at = int(number[pc.index(pc.is_null(streams), True).as_py()])
+        why = templates.missing(_template(options, origin.partition), batch, row_at - first, "stream")
+        raise _refuse(origin, row_at, why)
     _check_names(origin, number, streams)
     if options.writer_headers:
         row, header, content = _signed(origin, len(value), row, header, content)
@@ -166,8 +170,6 @@ def _interleaved(a: pa.Array, b: pa.Array) -> pa.Array:
 
 
 def _check_names(origin: Origin, number: Ints, streams: pa.Array) -> None:
-    if streams.null_count:
-        raise _refuse(origin, int(number[pc.index(pc.is_null(streams), True).as_py()]), "has no stream (null)")
     for name in pc.unique(streams).to_pylist():
         if not 0 < len(name.encode()) <= 512 or "\0" in name:
             at = pc.index(streams, name).as_py()
