@@ -209,6 +209,23 @@ def test_rows_behind_one_that_is_there_already_stay_behind_the_others(
     assert bodies(admin, stream) == [b"first", *count(0, 500), *count(501, 3000)]
 
 
+def test_a_time_to_live_that_is_refused_names_the_column_and_the_way_out(
+    admin: Admin, nats: NatsServer, stream: str
+) -> None:
+    subject = made(admin, stream)
+    with pytest.raises(ConnectError, match=rf"column 'ttl' .* `nats stream edit {stream} --allow-msg-ttl`"):
+        write(nats.url, [batch([b"a"], ttl=pa.array(["1h"]))], subject=subject)
+    admin.delete(stream)
+    made(admin, stream, allow_msg_ttl=True)
+    for text in ("soon", "10ms"):
+        with pytest.raises(
+            ConnectError, match=r"error 10165\)\. The column 'ttl' .* must be whole seconds, at least 1"
+        ):
+            write(nats.url, [batch([b"a"], ttl=pa.array([text]))], subject=subject)
+    for text in ("30s", "1h", "never"):
+        write(nats.url, [batch([b"a"], ttl=pa.array([text]))], Origin(text, 0, 0), subject=subject)
+
+
 def test_a_time_to_live_is_kept(admin: Admin, nats: NatsServer, stream: str) -> None:
     subject = made(admin, stream, allow_msg_ttl=True)
     write(nats.url, [batch([b"a", b"b"], ttl=pa.array(["1h", None]))], subject=subject)

@@ -34,10 +34,15 @@ SAMPLES = 4
 # Faster ways to publish: what a stream must allow for each, and since when servers know it.
 MODES = (("fast", "allow_batched", (2, 14)), ("atomic", "allow_atomic", (2, 12)))
 
+TTL_INVALID, TTL_OFF = 10165, 10166
 _REMEDIES = {
     api.STORE_FAILED: "Make room in the stream, or let it discard old messages",
     api.SEALED: "A sealed stream takes no more messages: write to another one",
     **dict.fromkeys(api.WRONG_SEQUENCE, "Somebody else has written to the subject since; read it again and decide"),
+    TTL_INVALID: "The column 'ttl' (or a header Nats-TTL) must be whole seconds, at least 1, or text such as 30s, 1h "
+    "or never",
+    TTL_OFF: "The row has a time to live, in the column 'ttl' or a header Nats-TTL, and the stream allows none: turn "
+    "it on with `nats stream edit {stream} --allow-msg-ttl` (nats-server 2.11), or leave the column out",
 }
 
 
@@ -295,7 +300,7 @@ class _Task:
                 chunk.mark(np.array([number]))
                 self.known += 1
             else:
-                remedy = f" {_REMEDIES[code]}." if code in _REMEDIES else ""
+                remedy = f" {_REMEDIES[code].replace('{stream}', ' '.join(names))}." if code in _REMEDIES else ""
                 raise ConnectError(
                     f"row {number} of {self.origin} ({value[:60]!r} to '{subject}') was refused: {text} (error {code})."
                     + remedy
