@@ -8,12 +8,14 @@ from pyspark.sql import functions as f
 from penstock.errors import OptionError
 
 
-def materialize(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The latest row of each key, from rows of `format("s2")` with mode=upsert and the column `_sequence`.
+def materialize(changes: DataFrame, keys: str | Sequence[str]) -> DataFrame:
+    """The latest row of each key, from rows of `format("s2")` with mode=upsert and the column `_sequence`. `keys` are
+    the columns of the key, or the one that it has.
 
     Spark keeps one row a key. Write it with outputMode("complete") to have the table, without the rows deleted; with
     outputMode("update") each change comes, and `_action` says whether the row is still there.
     """
+    keys = [keys] if isinstance(keys, str) else keys
     for name in (*keys, "_action", "_sequence"):
         if name not in changes.columns:
             raise OptionError(

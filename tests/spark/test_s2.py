@@ -199,7 +199,7 @@ def test_a_table_is_kept_in_a_stream_by_sparks_state(
         kept.append({row.id: row.amount for row in tables.current(frame).collect()})
 
     query = (
-        tables.materialize(stream, ["id"])
+        tables.materialize(stream, "id")  # as ["id"]
         .writeStream.outputMode("complete")
         .foreachBatch(keep)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
