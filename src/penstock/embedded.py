@@ -34,7 +34,10 @@ def binary() -> str:
 class NatsServer:
     """A server that keeps its streams in `folder`; stopped and started again it has them still.
 
-    Without a folder they are kept in one that goes when the server object does.
+    Without a folder they are kept in one that goes when the server object does. `config` is added to the server's
+    configuration file, behind its address and name. **It takes the place of our block for JetStream**: without one of
+    its own, `jetstream { store_dir: "..." }`, JetStream is off, and errors say so and speak of -js, the switch of the
+    server's command line for the same.
     """
 
     def __init__(
