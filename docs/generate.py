@@ -72,13 +72,16 @@ def fault_tables() -> str:
     for name in FORMATS:
         for way, title in (("read", "Reading"), ("write", "Writing")):
             rows = [
-                f"| {fault['what']} | {'' if fault.get('holds', True) else '**Does not hold.** '}{fault['then']} | "
-                f"{shown_by(fault, name)} |"
+                f"| {fault['what']} | {_not_promised(fault)}{fault['then']} | {shown_by(fault, name)} |"
                 for fault in faults()
                 if name in fault["formats"] and fault["way"] == way
             ]
             parts += [f"## {title} `{name}`", "", "| what happens | and then | shown by |", "|---|---|---|", *rows, ""]
     return "\n".join(parts).rstrip()
+
+
+def _not_promised(fault: dict[str, Any]) -> str:
+    return "" if fault.get("holds", True) else f"**Not promised: {fault['lacks']}.** "
 
 
 def _linked(test: str) -> str:

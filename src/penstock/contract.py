@@ -244,7 +244,9 @@ class ReadOptions(Options):
     )
     max_records: Count | None = option(None, doc="Batch reads only: at most this many records, from the start.")
     max_records_per_trigger: Count | None = option(
-        None, doc="At most this many records a micro-batch, shared fairly among shards."
+        None,
+        doc="At most this many records a micro-batch, shared fairly among the streams that are read (Iggy: "
+        "among the partitions).",
     )
     max_bytes_per_trigger: Bytes | None = option(
         None, doc="At most about this many bytes a micro-batch, by the average size of a record.", example="64mb"

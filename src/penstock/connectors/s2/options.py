@@ -158,7 +158,9 @@ class S2SourceOptions(S2Options, ReadOptions):
         example="orders/",
     )
     discovery_interval: Seconds = option(
-        10.0, doc="How often it is looked up where streams begin. Which there are is looked up before every batch."
+        10.0,
+        doc="How often the query asks for the first record of each stream, which changes when records are trimmed or "
+        "expire. Which streams there are is asked before every batch, whatever this option says.",
     )
     include_command_records: bool = option(
         False, doc="Whether fence and trim records are rows too; their one header has an empty key."
