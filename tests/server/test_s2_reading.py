@@ -16,7 +16,7 @@ from s2_tools import QUICK, read, source, trimmed, until, values, write
 from penstock.connectors.s2 import S2Streams
 from penstock.connectors.s2.calls import Calls
 from penstock.connectors.s2.lite import S2Lite
-from penstock.errors import ConnectError, DataLossError, OptionError, ProtocolError
+from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.offsets import Range
 from penstock.plan import Planner
 from s2_harness import Cloud, S2Admin, lite
@@ -489,5 +489,5 @@ def test_a_column_that_no_change_has_is_warned_of_with_those_like_it(
 
 def test_a_key_column_that_no_key_has_is_refused(s2: Server, name: str) -> None:
     change(s2, name)
-    with pytest.raises(ProtocolError, match=r"record 0 .*id.*a.* as @key, in which there is no 'ix'\. Set keyColumns"):
+    with pytest.raises(OptionError, match=r"record 0 .*id.*a.* as @key, in which there is no 'ix'\. Set keyColumns"):
         read(s2, name, mode="upsert", keyColumns="ix", columns="ix STRING, amount BIGINT")

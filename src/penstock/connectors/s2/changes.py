@@ -14,7 +14,7 @@ from penstock.connectors.s2 import upsert
 from penstock.connectors.s2.options import S2SourceOptions
 from penstock.connectors.s2.source import S2Source
 from penstock.connectors.s2.wire import Records
-from penstock.errors import ProtocolError, nearest
+from penstock.errors import OptionError, ProtocolError, nearest
 from penstock.offsets import Range
 from penstock.record import TIMESTAMP
 
@@ -86,7 +86,7 @@ class ChangesSource(S2Source):
         for name, column in made.items():
             if column.null_count:
                 at = pc.index(pc.is_null(column), True).as_py()
-                raise ProtocolError(
+                raise OptionError(
                     f"record {int(records.sequence[at])} of stream '{stream}' has {keys[at].as_py()[:60]!r} as @key, "
                     f"in which there is no '{name}'. Set keyColumns to the columns that the sink had as its key."
                 )
