@@ -167,6 +167,24 @@ def test_a_later_message_proves_a_gap_and_nothing_else_does(
     assert query.batch() == [10]
 
 
+def test_unused_offsets_that_nothing_is_left_before_are_taken_for_deleted_messages(
+    double: IggyDouble, admin: IggyAdmin, stream: str
+) -> None:
+    admin.make(stream, "t")
+    query, lenient = Query(double, stream), Query(double, stream, failOnDataLoss="false")
+    double.gap(stream, "t", 0, 2)
+    admin.send(stream, "t", [b"0", b"1"])
+    with pytest.raises(DataLossError, match="starts at 2, but the query is at 0"):
+        query.batch()
+    assert lenient.batch() == [0, 1]
+    double.gap(stream, "t", 0, 3)
+    admin.send(stream, "t", [b"2"])
+    restarted = Query(double, stream, lenient.at)
+    double.trim(stream, "t", 0, 2)  # read, all of them
+    with pytest.raises(DataLossError, match="starts at 7, but the query is at 4"):
+        restarted.batch()
+
+
 # Reading: purged, or lost
 
 

@@ -158,9 +158,12 @@ class TopicSource:
         partition = self.scene.dice.randrange(self.count)
         live = self._live(partition)
         count = self.scene.dice.randint(0, len(live))
+        gone = sorted(live, key=lambda r: r.position)[:count]
         self.iggy.server.trim("chaos", "in", partition, count)
         self.scene.note(f"the first {count} messages of partition {partition} are deleted")
-        self.scene.take(sorted(live, key=lambda r: r.position)[:count], "old messages were deleted")
+        self.scene.take(gone, "old messages were deleted")
+        if gone:
+            self._unused(partition, gone[-1].position + 1)
 
     def _purge(self) -> None:
         """Offsets begin anew, and nothing else tells."""
@@ -217,9 +220,19 @@ class TopicSource:
     def _gap(self) -> None:
         if self.there:
             number = self.scene.dice.randrange(self.count)
+            end = self.iggy.server.topic("chaos", "in").partitions[number].next
             self.iggy.server.gap("chaos", "in", number, self.scene.dice.randint(1, 5))
             self.gaps.add(number)
             self.scene.cause("offsets were skipped", UNREAD, final=False, mend=self._prove)
+            self._unused(number, end)
+
+    def _unused(self, number: int, end: int) -> None:
+        """Unused offsets from `end` on look like deleted messages once nothing is left before them."""
+        partition = self.iggy.server.topic("chaos", "in").partitions[number]
+        begins = partition.messages[0].offset if partition.messages else partition.next
+        if begins > end:
+            self.scene.note(f"partition {number} begins at {begins}, and {end} was never used")
+            self.scene.cause("unused offsets look like deleted messages", LOSS)
 
     def _prove(self) -> None:
         """A message behind a gap says that it is one."""
