@@ -185,6 +185,16 @@ def test_unused_offsets_that_nothing_is_left_before_are_taken_for_deleted_messag
         restarted.batch()
 
 
+@pytest.mark.parametrize("brief", [False, True])
+def test_messages_that_are_left_out_twice_are_taken_for_a_gap(
+    double: IggyDouble, admin: IggyAdmin, stream: str, brief: bool
+) -> None:
+    made(admin, stream, 10)
+    opened, double.brief, double.poll_faults = source(double, stream), brief, ["skip:3", "skip:3"]
+    found = [int(v) for batch in opened.read(Range(f"{stream}/t/0", 2, 10)) for v in batch["value"].to_pylist()]
+    assert found == list(range(2 if brief else 5, 10))
+
+
 # Reading: purged, or lost
 
 
