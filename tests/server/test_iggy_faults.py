@@ -198,6 +198,20 @@ def test_messages_that_are_left_out_twice_are_taken_for_a_gap(
 # Reading: purged, or lost
 
 
+def test_a_purge_before_the_first_rows_of_a_query_that_starts_behind_deleted_messages_is_not_noticed(
+    double: IggyDouble, admin: IggyAdmin, stream: str
+) -> None:
+    made(admin, stream, 20)
+    double.trim(stream, "t", 0, 16)
+    query, other = Query(double, stream), Query(double, stream)
+    assert other.batch(most=1) == [16]
+    double.purge(stream, "t")
+    admin.send(stream, "t", [b"%d" % i for i in range(100, 131)])
+    assert query.batch() == list(range(116, 131))  # nothing is left before 16 by which it could tell
+    with pytest.raises(DataLossError):
+        other.batch()
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("trimmed", [0, 60])
 def test_a_purged_topic_that_is_filled_again_is_no_silent_loss(

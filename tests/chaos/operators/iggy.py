@@ -9,7 +9,7 @@ from typing import Any
 import apache_iggy as sdk
 import pyarrow as pa
 
-from iggy_double import IggyDouble
+from iggy_double import IggyDouble, Partition
 from iggy_harness import IggyAdmin, options
 from operators.model import Record, Row
 from operators.scene import AWAY, HEADERS, LOSS, OTHER_ROWS, Operator, Scene, as_headers, of_body, pairs
@@ -102,6 +102,7 @@ class TopicSource:
         self.there = False
         self.gaps: set[int] = set()  # partitions whose last offsets were never used
         self.back: dict[int, int] = {}  # by partition: offsets below this were given before
+        self.blind: dict[int, int] = {}  # and below this, with nothing by which the query could tell
         self._create()
         self.options = iggy.options(port) | scene.pace() | {"stream": "chaos", "topic": "in"}
         self.options |= {"discoveryInterval": dice.choice(["20ms", "10s"])}
@@ -114,6 +115,7 @@ class TopicSource:
         self.there = True
         self.gaps.clear()
         self.back.clear()
+        self.blind.clear()
         for partition in self.iggy.server.topic("chaos", "in").partitions:
             self.scene.model.born(self._shard(partition.id), str(partition.created))
 
@@ -139,6 +141,7 @@ class TopicSource:
             record.position = position
             if position < self.back.get(partition, 0):
                 record.excuse = "its offset was given before"
+            record.silent = position < self.blind.get(partition, 0)
         self.scene.note(f"{count} messages to {shard}, from {first}")
 
     def operators(self) -> Sequence[Operator]:
@@ -174,6 +177,8 @@ class TopicSource:
         lost = [record for partition in range(self.count) for record in self._live(partition)]
         for partition in self.iggy.server.topic("chaos", "in").partitions:
             self._went_back(partition.id, partition.next)
+            if self._marked(partition.id) is None:
+                self.blind[partition.id] = max(self._stands(partition), self.blind.get(partition.id, 0))
         self.iggy.server.purge("chaos", "in")
         self.gaps.clear()
         self.scene.note(f"the topic is purged of {len(lost)} messages")
@@ -189,6 +194,14 @@ class TopicSource:
         at = json.loads(offsets[max(offsets)]) if offsets else {}
         shard = self._shard(partition)
         return int(at["next"][shard]) if shard in at.get("marks", {}) else None
+
+    def _stands(self, partition: Partition) -> int:
+        """Where the query stands, or would begin now."""
+        offsets, first = self.scene.checkpoint.offsets, partition.next
+        if partition.messages and self.scene.model.from_earliest:
+            first = partition.messages[0].offset
+        at = json.loads(offsets[max(offsets)])["next"] if offsets else {}
+        return int(at.get(self._shard(partition.id), first))
 
     def _went_back(self, partition: int, end: int) -> None:
         """Offsets below `end` are given again. With failOnDataLoss=false a query that stands behind them goes on from

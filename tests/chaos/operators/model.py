@@ -26,7 +26,7 @@ class Record:
     position: int = 0
     asked: bool = True  # whether the query's options cover it
     gone: str = ""  # what took it away before the query had to have it
-    silent: bool = False  # whether that may pass without a word, as the documentation says
+    silent: bool = False  # whether it may be left out without a word, as the documentation says
     excuse: str = ""  # why it may be left out where failOnDataLoss=false, though it is there
 
 
@@ -91,7 +91,7 @@ class Model:
         taken = [record for record in records if not record.gone]
         for record in taken:
             # What is taken away before the query has begun was never its to read.
-            record.gone, record.silent = why, silent or self.start is None
+            record.gone, record.silent = why, record.silent or silent or self.start is None
         return taken
 
     def unread(self, records: Iterable[Record], at: Mapping[str, Any] | None) -> list[Record]:
@@ -115,7 +115,7 @@ class Model:
         needed = [r for r in self.records.values() if r.asked and self.begun(r) and not found[r.number]]
         if promise.all:
             missing = [r for r in needed if well or self._behind(r, at)]
-            lost = [r.number for r in missing if not r.gone and (self.fail_on_loss or not r.excuse)]
+            lost = [r.number for r in missing if not r.gone and not r.silent and (self.fail_on_loss or not r.excuse)]
             if lost:
                 complaints.append(f"{len(lost)} rows are missing, and nobody took them away: {_some(lost)}")
             if self.fail_on_loss:
