@@ -42,6 +42,12 @@ class Durable(NamedTuple):
     was_made: bool  # just now
     floor: int  # what lies up to here, it keeps no more
 
+    def has_let_go(self, at: int, first: int, filtered: bool) -> bool:
+        """Whether it keeps less than the query at `at` still needs. With filters, the server moves it up to the first
+        message that is left when there is none before that it could keep: that is no sign.
+        """
+        return self.floor >= at and (self.floor >= first or not filtered)
+
 
 class Upkeep:
     """Remembers what it told the server, so as not to tell it twice."""
@@ -117,7 +123,7 @@ class Upkeep:
         if info.retention == "interest" and position.epoch == info.created:
             if is_new:
                 self._refuse_released(calls, stream, position, durable.floor)
-            elif not stood or durable.floor >= position.next:
+            elif not stood or durable.has_let_go(position.next, info.first, bool(self.subjects)):
                 self._refuse_dropped(calls, stream, position)
         self._notes[stream], self._ends[stream] = durable.note, info.last
         self._unproven.discard(stream)
