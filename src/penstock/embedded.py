@@ -1,6 +1,5 @@
 """A nats-server of our own, for the demo, the benchmarks and the tests, on a free port of this machine."""
 
-import contextlib
 import shutil
 import socket
 import subprocess
@@ -13,13 +12,18 @@ from typing import Self
 
 from penstock.errors import ConnectError, OptionError
 
+_GIVEN: set[int] = set()
+
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and another one each time: the system gives the same again until it is used."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port
 
 
 def binary() -> str:
@@ -59,7 +63,7 @@ class NatsServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "server.conf"
         file.write_text(
-            f'listen: "127.0.0.1:{self.port}"\nserver_name: "s{self.port}"\n'
+            f'listen: "127.0.0.1:{self.port}"\nserver_name: "s{self.port}"\nports_file_dir: "{self.folder}"\n'
             + (self.config or f'jetstream {{ store_dir: "{self.folder / "data"}" }}\n')
         )
         log = (self.folder / "server.log").open("ab")
@@ -79,7 +83,8 @@ class NatsServer:
         while time.monotonic() < deadline:
             if self.process is None or self.process.poll() is not None:
                 break
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            # It writes this when it listens; on its port, somebody else may have answered.
+            if any(self.folder.glob(f"*_{self.process.pid}.ports")):
                 return True
             time.sleep(0.02)
         return False
