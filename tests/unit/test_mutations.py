@@ -10,7 +10,9 @@ MUTATIONS = tomllib.loads((ROOT / "tests" / "mutations.toml").read_text())["muta
 
 def test_every_mutation_applies_and_names_tests_that_exist() -> None:
     for mutation in MUTATIONS:
-        assert (ROOT / mutation["file"]).read_text().count(mutation["old"]) == 1, mutation["name"]
+        source = (ROOT / mutation["file"]).read_text()
+        assert source.count(mutation["old"]) == 1, mutation["name"]
+        compile(source.replace(mutation["old"], mutation["new"]), mutation["name"], "exec")
         for test in mutation["tests"]:
             file, _, name = test.partition("::")
             name = name.split("[")[0].rpartition("::")[2]
