@@ -105,9 +105,10 @@ class Planner:
             self._shown = at
             self._release(at)
         if start.get("fresh"):
-            # Of a queue, what somebody took before it was the query's was never for the query.
-            queues = {shard: bound for shard, bound in self.look(now=True).items() if bound.queue}
-            at = at | settle({shard: at[shard] for shard in queues if shard in at}, queues)
+            if any(bound.queue for bound in bounds.values()):
+                # Of a queue, what somebody took before it was the query's was never for the query.
+                queues = {shard: bound for shard, bound in self.look(now=True).items() if bound.queue}
+                at = at | settle({shard: at[shard] for shard in queues if shard in at}, queues)
             # An empty first batch writes the start into Spark's log: Spark keeps it nowhere else, and a
             # crash before the first commit would ask for 'latest' again, past the rows in between.
             return encode(at, **self._notes())

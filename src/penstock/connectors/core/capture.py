@@ -66,12 +66,9 @@ class CapturedSource:
             loss = f"no stream keeps all of '{subject}' any more: {taken}. Messages that nobody keeps are lost"
             if self.options.fail_on_data_loss:
                 part = any(intersect(text, subject) for info in streams for text in info.subjects)
-                remedy = (
-                    "Give the stream its subjects back, and start the query again"
-                    if part
-                    else ("Start the query again, and it finds or makes a stream that keeps them")
-                )
-                raise DataLossError(f"{loss}. {remedy}.")
+                restart = "Start the query again, and it finds or makes a stream that keeps them"
+                give_back = "Give the stream its subjects back, and start the query again"
+                raise DataLossError(f"{loss}. {give_back if part else restart}.")
             self._warned.add(subject)
             log.warning("failOnDataLoss=false, going on: %s", loss)
 
