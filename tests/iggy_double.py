@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.embedded import free_port
+
 HEADER, PROTOCOL, NEVER = 256, 11264, 2**64 - 1
 REGISTER, READ, SEND, STORE_OFFSET, DELETE_OFFSET = 1, 2, 160, 161, 162
 NOT_FOUND_STREAM, NOT_FOUND_TOPIC, NOT_FOUND_PARTITION, EXISTS_STREAM, EXISTS_TOPIC = 1009, 2010, 3007, 1012, 2013
@@ -94,7 +96,7 @@ class IggyDouble:
         self._frozen = 0.0
         self._held: list[bytes] = []
         self.lock = threading.RLock()
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener = socket.create_server(("127.0.0.1", port or free_port()))
         self.port: int = self._listener.getsockname()[1]
         self._clients: set[socket.socket] = set()
         self._stopped = False

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from penstock.embedded import free_port
+
 
 class HttpDouble:
     """Answers each request by `answer(head, body)`; None ends the connection without a word.
@@ -22,7 +24,7 @@ class HttpDouble:
         self.heads: list[str] = []
         self.connections = 0
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", free_port()))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()

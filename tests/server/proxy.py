@@ -9,6 +9,8 @@ from io import BufferedReader
 from types import TracebackType
 from typing import Self
 
+from penstock.embedded import free_port
+
 
 class Proxy:
     """Passes bytes on to 127.0.0.1:`port`.
@@ -39,7 +41,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", free_port()))
         self.port: int = self._listener.getsockname()[1]
         self._start(self._accept, self._listener)
 

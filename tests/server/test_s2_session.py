@@ -18,6 +18,7 @@ from penstock.connectors.s2.options import S2SinkOptions
 from penstock.connectors.s2.reach import ApiError
 from penstock.connectors.s2.session import Session
 from penstock.contract import Origin
+from penstock.embedded import free_port
 from penstock.errors import ConnectError, Disconnected
 
 FENCED = json.dumps({"fencing_token_mismatch": "theirs"}).encode()
@@ -55,7 +56,7 @@ class Refusing:
         self.answer, self.told, self.tls = answer, told, tls
         self.hung_up, self.may_hang_up = threading.Event(), threading.Event()
         self.connections = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", free_port()))
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
