@@ -25,7 +25,7 @@ demo: java ## run the main job on an embedded server
 	@$(BIN)/penstock demo
 
 s2-lite: $(VENV)/.ready
-	@$(BIN)/python -m penstock.connectors.s2.lite > /dev/null || true # its tests say what is missing
+	@$(BIN)/python -m penstock.testing.s2_lite > /dev/null || true # its tests say what is missing
 
 test: java s2-lite ## run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/spark tests/conformance tests/chaos tests/test_docs.py tests/test_cli.py tests/server tests/unit

@@ -16,11 +16,11 @@ import apache_iggy as sdk
 import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from iggy_double import IggyDouble
 from measure import median, save
 from penstock.connectors.iggy import Iggy
-from penstock.contract import Origin
-from penstock.offsets import Range
+from penstock.kit.contract import Origin
+from penstock.planning.positions import Range
+from penstock.testing.iggy_double import IggyDouble
 
 SIZE, COUNT = 200, 1000
 

@@ -11,8 +11,8 @@ from typing import Any
 from load import HEADERS, fill, publisher
 from measure import cpu_seconds, median, processes, resident_mb, save
 from peers import drain, frame_bytes, nats_py_fetch
-from penstock.embedded import NatsServer
 from penstock.session import local_session
+from penstock.testing import NatsServer
 
 
 def query(spark: Any, url: str, stream: str, **options: Any) -> dict[str, float]:

@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from load import fill, publisher
 from measure import cpu_seconds, median, processes, save
-from penstock.columns import join, numbers, offsets
-from penstock.connectors.jetstream.calls import Calls
+from penstock.arrow.buffers import join, numbers, offsets
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.nats.frames import frames
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.rows import chunk
-from penstock.connectors.nats.frames import frames
-from penstock.contract import Origin
-from penstock.embedded import NatsServer
+from penstock.kit.contract import Origin
 from penstock.session import local_session
+from penstock.testing import NatsServer
 
 SIZE, WINDOW, STEP = 200, 4000, 1000
 WAYS = {"pipelined": {}, "atomic": {"allow_atomic": True}, "fast": {"allow_batched": True}}

@@ -2,9 +2,9 @@
 
 import time
 
-from penstock.connectors.jetstream.calls import Calls
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.nats.client import Connection
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats.client import Connection
 
 HEADERS = (
     b"NATS/1.0\r\nNats-Msg-Type: order.created\r\ntrace: 4bf92f3577b34da6a3ce929d0e0e4736\r\nregion: eu-west-1\r\n\r\n"

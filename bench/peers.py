@@ -6,10 +6,10 @@ import multiprocessing
 import socket
 import time
 
-from penstock.connectors.jetstream import api
-from penstock.connectors.jetstream.calls import Calls
+from penstock.clients.jetstream import api
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.nats.client import Connection
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats.client import Connection
 
 PULL = 20_000
 

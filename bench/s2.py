@@ -12,14 +12,14 @@ import s2_sdk
 
 from jetstream_write import _workers
 from measure import cpu_seconds, median, save
-from penstock.connectors.s2 import wire
-from penstock.connectors.s2.calls import SESSION, Calls, path
+from penstock.clients.s2 import wire
+from penstock.clients.s2.calls import SESSION, Calls, path
+from penstock.clients.s2.http import Request
+from penstock.clients.s2.session import Session
 from penstock.connectors.s2.chain import Batch
-from penstock.connectors.s2.http import Request
-from penstock.connectors.s2.lite import S2Lite
 from penstock.connectors.s2.options import S2SinkOptions
-from penstock.connectors.s2.session import Session
 from penstock.session import local_session
+from penstock.testing.s2_lite import S2Lite
 
 SIZE = 200
 

@@ -76,7 +76,15 @@ def fault_tables() -> str:
                 for fault in faults()
                 if name in fault["formats"] and fault["way"] == way
             ]
-            parts += [f"## {title} `{name}`", "", "| what happens | and then | shown by |", "|---|---|---|", *rows, ""]
+            if rows:
+                parts += [
+                    f"## {title} `{name}`",
+                    "",
+                    "| what happens | and then | shown by |",
+                    "|---|---|---|",
+                    *rows,
+                    "",
+                ]
     return "\n".join(parts).rstrip()
 
 

@@ -1,1 +1,1 @@
-from penstock.connectors.core import CoreNats as DefaultSource  # noqa: F401 - Spark looks for this name
+from penstock.connectors.nats import CoreNats as DefaultSource  # noqa: F401 - Spark looks for this name

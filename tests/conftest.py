@@ -9,11 +9,13 @@ from pyspark.sql import SparkSession
 import iggy_harness
 import s2_harness
 from harness import Admin, server
-from penstock.connectors.s2.lite import S2Lite
-from penstock.embedded import NatsServer
-from penstock.session import local_session
+from penstock.kit import retry
+from penstock.spark.session import local_session
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.s2_lite import S2Lite
 
 _names = itertools.count(1)
+retry.FIRST_WAIT = 0.01  # tests cut connections by the thousand
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.connectors.jetstream.calls import Calls
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.nats.client import Connection
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats.client import Connection
-from penstock.embedded import NatsServer
+from penstock.testing.nats_server import NatsServer
 
 CACHE = Path(__file__).parent.parent / ".cache"
 Headers = dict[str, str] | Sequence[tuple[str, str]] | bytes  # pairs, where a key has several values; or as it is

@@ -12,7 +12,7 @@ from typing import Any
 
 import apache_iggy as sdk
 
-from iggy_double import IggyDouble
+from penstock.testing.iggy_double import IggyDouble
 
 
 class Real:

@@ -12,8 +12,8 @@ import pytest
 import s2_sdk
 from s2_sdk import AppendInput, CommandRecord, ReadLimit, Record, SeqNum
 
-from penstock.connectors.s2.lite import S2Lite
 from penstock.errors import OptionError
+from penstock.testing.s2_lite import S2Lite
 
 
 class Cloud:

@@ -15,9 +15,9 @@ import s2_harness
 from harness import Admin
 from penstock.cli import app
 from penstock.connectors.s2 import S2Streams
-from penstock.connectors.s2.lite import S2Lite
-from penstock.contract import Origin
-from penstock.embedded import NatsServer
+from penstock.kit.contract import Origin
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.s2_lite import S2Lite
 from spark.jobs import command, descendants, kill, wait
 
 

@@ -17,8 +17,8 @@ import iggy_harness
 from harness import Admin
 from penstock.cli import app
 from penstock.connectors import FORMATS
-from penstock.connectors.s2.lite import S2Lite
-from penstock.embedded import NatsServer
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.s2_lite import S2Lite
 from s2_harness import S2Admin
 
 ROOT = Path(__file__).parent.parent
@@ -153,7 +153,7 @@ def test_peek_shows_the_newest_records_without_spark(orders: NatsServer) -> None
     assert ran.exit_code == 0, ran.output
     assert "orders.us.9" in ran.output
     assert "orders.eu.0" not in ran.output
-    code = "import penstock.cli, penstock.peek, sys; sys.exit('py4j.java_gateway' in sys.modules)"
+    code = "import penstock.cli, penstock.cli.peek, sys; sys.exit('py4j.java_gateway' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
 
 

@@ -16,7 +16,7 @@ def register(spark: Any) -> None:
 
     import penstock
     from penstock.connectors import FORMATS, connector
-    from penstock.session import hide_secrets
+    from penstock.spark.session import hide_secrets
 
     cloudpickle.register_pickle_by_value(penstock)  # type: ignore[no-untyped-call] # pyspark does not type it
     for name in FORMATS:

@@ -9,7 +9,8 @@ class PenstockError(Exception):
 
     def add(self, sentence: str) -> None:
         """One more sentence to the message."""
-        self.args = (f"{self} {sentence}",)
+        said = str(self)
+        self.args = (f"{said}{'' if said.endswith(('.', '?', '!')) else '.'} {sentence}",)
 
 
 class OptionError(PenstockError):

@@ -1,98 +1,11 @@
-"""A SparkSession with the settings that Penstock was measured with. Any other works too, but starts slower."""
+"""A SparkSession with the settings that Penstock was measured with: the short name of `penstock.spark.session`."""
 
-import os
-import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OptionError
+from penstock.spark.session import hide_secrets, local_session, require_java
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-CONF = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.python.filterPushdown.enabled": "true",
-    # Over TCP, a task waits 40 ms for a delayed acknowledgement between Spark and its Python worker.
-    "spark.python.unix.domain.socket.enabled": "true",
-}
-ON_ONE_MACHINE = {
-    # 55 to 65 ms less in every micro-batch on a local disk; object stores have no rename to spare.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-}
-REDACTION = "spark.sql.redaction.options.regex"
-# What slips by Spark's own words for secrets: names that are not those in the documentation, and addresses with a user.
-HIDES = "(?i:seed|encryption.?key|credential|://[^/@]*@)"
-
-
-def hide_secrets(spark: Any) -> None:
-    """Let a session hide more of the options that it shows in plans, besides what it hides already."""
-    given = spark.conf.get(REDACTION)
-    if HIDES not in given:
-        spark.conf.set(REDACTION, f"{given}|{HIDES}")
-
-
-def require_java() -> str:
-    """The version of a Java that Spark can use; without one, an error that says what to install."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    install = (
-        "Spark needs a JDK 17 or 21. Install one (Debian: apt-get install openjdk-17-jdk-headless; macOS: brew install "
-        "openjdk@17) or point JAVA_HOME at it."
-    )
-    if java is None or not Path(java).exists():
-        raise OptionError(f"there is no Java {'at JAVA_HOME=' + home if home else 'on the PATH'}. {install}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(\d+)', said)
-    if not match or int(match[1]) < 17:
-        raise OptionError(f"{java} is Java {match[1] if match else 'of an unknown version'}. {install}")
-    return match[1]
-
-
-def local_session(
-    name: str,
-    master: str = "local[*]",
-    *,
-    lean: bool = True,
-    quiet: bool = False,
-    conf: Mapping[str, str] | None = None,
-) -> "SparkSession":
-    """A session on this machine, or on the cluster of `master`; `conf` adds to or replaces our settings.
-
-    `lean` lets Spark's Python processes import the installed pyspark instead of its zip (see lean/); `quiet`
-    logs errors only. Nothing listens beyond this machine when Spark runs on it alone.
-    """
-    require_java()
-    # Without it, workers run whatever python3 the path has, not this one.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    folder = str(Path(__file__).with_name("lean"))
-    paths = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    if lean and folder not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *paths])
-    from pyspark.sql import SparkSession
-
-    settings = CONF | dict(conf or {})
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings = ON_ONE_MACHINE | settings
-    if quiet:
-        option = f"-Dlog4j2.configurationFile=file:{folder}/quiet.properties"
-        given = settings.get("spark.driver.extraJavaOptions", "")
-        settings["spark.driver.extraJavaOptions"] = f"{given} {option}".strip()
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    hide_secrets(session)
-    return session
-
+__all__ = ["hide_secrets", "local_session", "require_java"]
 
 if __name__ == "__main__":
     try:

@@ -16,15 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from proxy import Proxy
 from sink_tools import Stopped, batch, bodies, commit, write
 
 from harness import Admin
-from penstock import pool
 from penstock.connectors.jetstream.targets import Targets
-from penstock.contract import Origin, Receipt
-from penstock.embedded import NatsServer
 from penstock.errors import ConnectError
+from penstock.kit import process_cache as pool
+from penstock.kit.contract import Origin, Receipt
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.proxy import Proxy
 
 ROUNDS, SEED = int(os.environ.get("ROUNDS", "100")), int(os.environ.get("SEED", "1"))
 GROUP = 10  # rounds to a test; in one of them the server may be killed
@@ -60,7 +60,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]
 
 @pytest.fixture(autouse=True)
 def _quick_and_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.01)
+    monkeypatch.setattr("penstock.kit.retry.LONGEST_WAIT", 0.01)
     monkeypatch.setattr(pool, "_idle", lambda: idle.connections)
     monkeypatch.setattr(Targets, "_kept", lambda targets: idle.targets.setdefault(targets._key, {}))
     monkeypatch.setattr(logging.getLogger("penstock"), "disabled", True)  # the events of a round say more

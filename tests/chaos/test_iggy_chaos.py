@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from iggy_tools import QUICK
 
-from iggy_double import IggyDouble
 from iggy_harness import IggyAdmin, options
 from penstock.connectors.iggy import Iggy
-from penstock.contract import Origin
 from penstock.errors import ConnectError
+from penstock.kit.contract import Origin
+from penstock.testing.iggy_double import IggyDouble
 
 ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
 GROUP = 10
@@ -50,7 +50,7 @@ class Round:
 
     def attempt(self, batch: int, task: int, calm: bool) -> bool:
         dice = self.dice
-        given = {**options(self.server), **QUICK, "stream": "chaos", "topic": "t", "maxRetries": "3"}
+        given = {**options(self.server), **QUICK, "stream": "chaos", "topic": "t", "reconnectTimeout": "3s"}
         given |= {"batchLength": str(dice.choice([20, 100, 1000])), "requestTimeout": "1s"}
         given |= {} if self.through_driver else {"driverBytes": "1"}
         stop = self.total if calm or dice.random() < 0.6 else dice.randint(1, self.total)

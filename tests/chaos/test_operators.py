@@ -27,7 +27,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def _quick_and_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     process.play(monkeypatch)
     monkeypatch.setattr("penstock.spark.writing.TaskContext", TaskContext)
-    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.05)
+    monkeypatch.setattr("penstock.kit.retry.LONGEST_WAIT", 0.05)
     monkeypatch.setattr(logging.getLogger("penstock"), "disabled", True)  # the events of a round say more
 
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from proxy import Proxy
 from s2_tools import write
 
-from penstock.connectors.s2.lite import S2Lite
-from penstock.contract import Origin
 from penstock.errors import ConnectError
+from penstock.kit.contract import Origin
+from penstock.testing.proxy import Proxy
+from penstock.testing.s2_lite import S2Lite
 from s2_harness import S2Admin
 
 ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
 GROUP = 10  # rounds to a test; in one of them the server is killed
-LIMITS = {"requestTimeout": "1s", "connectTimeout": "1s", "retryDelay": "10ms", "maxRetries": "3"}
+LIMITS = {"requestTimeout": "1s", "connectTimeout": "1s", "reconnectTimeout": "3s"}
 BAD_ATTEMPTS, MOST_ATTEMPTS = 3, 12
 
 

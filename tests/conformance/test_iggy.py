@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from conformance.suite import Conformance, WriteConformance
-from iggy_double import IggyDouble
 from iggy_harness import IggyAdmin, Server, options
 from penstock.connectors.iggy import Iggy
+from penstock.testing.conformance import Conformance, WriteConformance
+from penstock.testing.iggy_double import IggyDouble
 
 _runs = itertools.count(1)
 

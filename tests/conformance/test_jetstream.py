@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from conformance.suite import Conformance, WriteConformance
 from harness import Admin
 from penstock.connectors.jetstream import JetStream
-from penstock.embedded import NatsServer
-from penstock.offsets import Range
+from penstock.planning.positions import Range
+from penstock.testing.conformance import Conformance, WriteConformance
+from penstock.testing.nats_server import NatsServer
 
 _runs = itertools.count(1)
 

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.suite import Conformance, WriteConformance
-from journal import Journal, JournalLog
+from penstock.connectors.journal import Journal
+from penstock.testing.conformance import Conformance, WriteConformance
+from penstock.testing.journal import JournalLog
 
 
 class TestJournal(Conformance):

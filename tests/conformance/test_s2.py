@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from conformance.suite import Conformance, WriteConformance
 from penstock.connectors.s2 import S2Streams
-from penstock.connectors.s2.lite import S2Lite
+from penstock.testing.conformance import Conformance, WriteConformance
+from penstock.testing.s2_lite import S2Lite
 from s2_harness import Cloud, S2Admin
 
 _runs = itertools.count(1)

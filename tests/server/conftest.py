@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness import Admin
-from penstock.pool import close_all
+from penstock.kit.process_cache import close_all
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from penstock.embedded import free_port
+from penstock.testing.nats_server import free_port
 
 
 class HttpDouble:

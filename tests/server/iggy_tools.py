@@ -8,15 +8,15 @@ import pyarrow as pa
 
 from iggy_harness import IggyAdmin, Server, options
 from penstock.connectors.iggy import Iggy
-from penstock.contract import Origin, Receipt
-from penstock.offsets import Range
+from penstock.kit.contract import Origin, Receipt
+from penstock.planning.positions import Range
 
 ME = Origin("3f0c8a52-0000-4000-8000-000000000001", 3, 0)
-QUICK = {"retryDelay": "10ms", "requestTimeout": "2s", "settleTime": "10ms"}
+QUICK = {"requestTimeout": "2s", "settleTime": "10ms"}
 
 
 def source(server: Server, stream: str, **more: Any) -> Any:
-    given = {**options(server), "retryDelay": "10ms", "requestTimeout": "2s", "stream": stream, **more}
+    given = {**options(server), "requestTimeout": "2s", "stream": stream, **more}
     given |= {} if "topics" in more else {"topic": more.get("topic", "t")}
     return Iggy.open_source(Iggy.parse({k: str(v) for k, v in given.items()}))
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 from harness import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.connectors.jetstream.source import JetStreamSource
-from penstock.offsets import Offsets, Range, decode
-from penstock.plan import Planner
+from penstock.planning.checkpoint import Checkpoint
+from penstock.planning.planner import Planner
+from penstock.planning.positions import Offsets, Range
 
 
 @contextmanager
@@ -84,7 +85,7 @@ class Query:
 
     @property
     def offsets(self) -> Offsets:
-        return decode(self.at)
+        return Checkpoint.decode(self.at).positions
 
 
 def once(source: JetStreamSource) -> list[tuple[Range, ...]]:

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.s2 import S2Streams
-from penstock.connectors.s2.lite import S2Lite
-from penstock.contract import Origin, Receipt
-from penstock.offsets import Offsets, Range
+from penstock.kit.contract import Origin, Receipt
+from penstock.planning.positions import Offsets, Range
+from penstock.testing.s2_lite import S2Lite
 from s2_harness import Cloud, S2Admin
 
 ME = Origin("3f0c8a52-0000-4000-8000-000000000001", 3, 0)
-QUICK = {"retryDelay": "10ms", "requestTimeout": "3s"}
+QUICK = {"requestTimeout": "3s"}
 
 
 def source(server: S2Lite | Cloud, **options: Any) -> Any:

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from harness import Admin
 from penstock.connectors.jetstream import JetStream
-from penstock.contract import Origin, Receipt
-from penstock.offsets import Range
+from penstock.kit.contract import Origin, Receipt
+from penstock.planning.positions import Range
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ORIGIN = Origin("0b9e4a2c", 0, 1)

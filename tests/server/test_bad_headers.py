@@ -7,10 +7,10 @@ import pytest
 from jetstream_tools import Query, everything, opened, sequences, until, values, whole
 
 from harness import Admin
-from penstock.connectors.core import CoreNats
-from penstock.connectors.core.source import SHARD
-from penstock.embedded import NatsServer
-from penstock.offsets import Range
+from penstock.connectors.nats import CoreNats
+from penstock.connectors.nats.source import SHARD
+from penstock.planning.positions import Range
+from penstock.testing.nats_server import NatsServer
 
 GOOD = b"NATS/1.0\r\nA: 1\r\nB: 2\r\n\r\n"
 BAD = [

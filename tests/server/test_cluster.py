@@ -10,11 +10,11 @@ import pytest
 from jetstream_tools import Query, numbers, opened, sequences, table, until, whole
 
 from harness import Admin
-from penstock.connectors.jetstream import engines
-from penstock.connectors.jetstream.calls import Calls, Stored
-from penstock.embedded import NatsServer, free_port
+from penstock.clients.jetstream import engines
+from penstock.clients.jetstream.calls import Calls, Stored
 from penstock.errors import ConnectError, DataLossError, PenstockError
-from penstock.offsets import Range
+from penstock.planning.positions import Range
+from penstock.testing.nats_server import NatsServer, free_port
 
 ENGINES = ("consumer", "direct")
 COUNT = 3000
@@ -268,7 +268,7 @@ def lagging(admin: Admin, nats: NatsServer, stream: str, monkeypatch: pytest.Mon
     """Makes a source on a stream of 100 messages, whose replica lacks those from `first_missing` on, `times` times."""
     admin.create(stream)
     admin.numbers(stream, 100)
-    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.001)
+    monkeypatch.setattr("penstock.kit.retry.LONGEST_WAIT", 0.001)
     with contextlib.ExitStack() as stack:
 
         def make(first_missing: int, times: int, **options: Any) -> tuple[Any, Range]:
@@ -331,4 +331,4 @@ class Leader:
 @pytest.mark.parametrize(("first", "ends"), [(None, True), (100, True), (250, True), (99, False), (10, False)])
 def test_a_range_ends_only_where_the_leader_has_nothing_more_of_it(first: int | None, ends: bool) -> None:
     calls: Any = Leader(first)
-    assert engines._proven(calls, Range("S", 10, 100), ()) == ends
+    assert engines._proven(calls, "S", 10, 100, ()) == ends

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jetstream_tools import Query, opened, until
-from proxy import Proxy
 from sink_tools import HEADERS, batch, bodies, count, stored
 
 from harness import Admin, server
-from penstock.connectors.core import CoreNats
-from penstock.connectors.core.source import SHARD, CoreSource
-from penstock.contract import Origin, Receipt
-from penstock.embedded import NatsServer
+from penstock.connectors.nats import CoreNats
+from penstock.connectors.nats.source import SHARD, CoreSource
 from penstock.errors import ConnectError, DataLossError, OptionError
-from penstock.offsets import Position, Range
-from penstock.plan import Planner
-from penstock.retry import at_once
+from penstock.kit.contract import Origin, Receipt
+from penstock.kit.retry import at_once
+from penstock.planning.planner import Planner
+from penstock.planning.positions import Position, Range
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.proxy import Proxy
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def test_a_run_whose_clock_is_behind_is_no_loss(
         at = plan.next(start, None)
         assert at["next"][SHARD] == source.held.next
     now = time.time_ns()
-    monkeypatch.setattr("penstock.held.time.time_ns", lambda: now - 5 * 10**9)
+    monkeypatch.setattr("penstock.kit.buffer.time.time_ns", lambda: now - 5 * 10**9)
     with listening(nats.url, subjects=stream) as source:
         plan = Planner(source, source.options, "latest")
         if frozen:
@@ -160,7 +160,7 @@ def test_a_thread_that_dies_of_any_error_ends_the_query(
     nats: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening(nats.url, subjects=stream) as source:
-        monkeypatch.setattr("penstock.connectors.core.source.text", lambda _: 1 / 0)
+        monkeypatch.setattr("penstock.connectors.nats.source.text", lambda _: 1 / 0)
         publish(nats.url, batch([b"a"]), subject=stream)
         with pytest.raises(ZeroDivisionError):
             until(lambda: not source.bounds())
@@ -245,7 +245,10 @@ def test_rows_that_cannot_be_sent_are_refused(nats: NatsServer, columns: dict[st
 
 
 def captured(url: str, **options: str) -> Any:
-    return CoreNats.open_source(CoreNats.parse({"servers": url, "capture": "true", **options}))
+    parsed = CoreNats.parse({"servers": url, "capture": "true", **options})
+    source: Any = CoreNats.open_source(parsed)
+    source.columns = CoreNats.columns(parsed)
+    return source
 
 
 def test_captured_messages_can_be_read_again(admin: Admin, nats: NatsServer, stream: str) -> None:

@@ -10,12 +10,12 @@ import pytest
 from jetstream_tools import Query, consumers, numbers, once, opened, sequences, table, until, whole
 
 from harness import Admin
-from penstock.connectors.jetstream import api, engines
-from penstock.connectors.jetstream.calls import Calls
-from penstock.connectors.nats.client import Connection
-from penstock.embedded import NatsServer
+from penstock.clients.jetstream import api, engines
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.nats.client import Connection
 from penstock.errors import DataLossError
-from penstock.offsets import Position, Range
+from penstock.planning.positions import Position, Range
+from penstock.testing.nats_server import NatsServer
 
 ENGINES = ("consumer", "direct")
 REMEDY = r"(Raise the stream's limits|Start with a new|Make it again).* or set failOnDataLoss=false to go on"
@@ -90,7 +90,7 @@ def test_a_query_that_may_lose_goes_on_with_what_is_left_and_logs_what_is_not(
             read = query.run()
             read += query.run()
         assert [r for rows in read for r in numbers(rows)] == LEFT[harm]
-        warned = [record.getMessage() for record in caplog.records if record.module == "plan"]
+        warned = [record.getMessage() for record in caplog.records if record.module == "planner"]
         assert len(warned) == 1, "said once, not once a look"
         assert warned[0].startswith(f"failOnDataLoss=false, going on: stream '{hundred}' {words}")
         # and it still runs

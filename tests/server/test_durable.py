@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 from jetstream_tools import take, until
-from proxy import Proxy
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from harness import Admin, server
 from penstock.connectors.jetstream import JetStream
 from penstock.connectors.jetstream.durable import DurableSource
-from penstock.embedded import NatsServer
 from penstock.errors import Disconnected, OptionError
-from penstock.offsets import Position, Range, decode, encode
-from penstock.plan import Planner
+from penstock.planning.checkpoint import Checkpoint
+from penstock.planning.planner import Planner
+from penstock.planning.positions import Position, Range
 from penstock.spark.reading import StreamReader
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.proxy import Proxy
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def as_spark(source: DurableSource, seconds: float) -> list[int]:
     while time.monotonic() < deadline:
         end = plan.next(at, None)
         if end != at:
-            source.commit(decode(at))
+            source.commit(Checkpoint.decode(at).positions)
             spans = [span for task in plan.tasks(at, end) for span in task]
             seen += [int(v) for span in spans for each in source.ship(span) for v in each["value"].to_pylist()]
             at = end
@@ -308,11 +309,11 @@ def test_a_run_whose_clock_is_behind_is_no_loss(
     with taking(nats.url, shared) as source:
         query: Any = Planner(source, source.options, "latest")
         held(source, 2000)
-        at = query.next(encode({shared: Position(source.held.first)}), 500)
+        at = query.next(Checkpoint({shared: Position(source.held.first)}).encode(), 500)
         assert at["next"][shared] == source.held.first + 500
-        source.commit(decode(at))
+        source.commit(Checkpoint.decode(at).positions)
     now = time.time_ns()
-    monkeypatch.setattr("penstock.held.time.time_ns", lambda: now - 5 * 10**9)
+    monkeypatch.setattr("penstock.kit.buffer.time.time_ns", lambda: now - 5 * 10**9)
     with taking(nats.url, shared) as source:
         assert source.held.first < at["next"][shared]
         query = Planner(source, source.options, "latest")

@@ -8,9 +8,9 @@ from jetstream_tools import Query, consumers, everything, numbers, once, opened,
 
 from harness import Admin
 from penstock.connectors.jetstream import JetStream
-from penstock.contract import Predicate
-from penstock.embedded import NatsServer
 from penstock.errors import OptionError
+from penstock.kit.contract import Predicate
+from penstock.testing.nats_server import NatsServer
 
 WAYS = [("limits", "consumer"), ("limits", "direct"), ("limits", "auto"), ("workqueue", "auto")]
 

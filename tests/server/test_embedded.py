@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.embedded import NatsServer, free_port
 from penstock.errors import ConnectError
+from penstock.testing.nats_server import NatsServer, free_port
 
 
 def test_no_port_is_given_twice() -> None:

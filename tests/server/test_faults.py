@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from jetstream_tools import consumers, numbers, once, opened, sequences, table, until, whole
-from proxy import Proxy
 
 from harness import Admin, server
-from penstock.connectors.jetstream import api, engines
-from penstock.connectors.jetstream.calls import ApiError
-from penstock.embedded import NatsServer
+from penstock.clients.jetstream import api, engines
+from penstock.clients.jetstream.calls import ApiError
 from penstock.errors import ConnectError, OptionError
-from penstock.offsets import Range
-from penstock.plan import Planner
+from penstock.planning.planner import Planner
+from penstock.planning.positions import Range
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.proxy import Proxy
 
 ENGINES = ("consumer", "direct")
 COUNT = 4000
@@ -62,7 +62,7 @@ CUTS = {
 def test_a_connection_that_is_cut_costs_no_row_and_doubles_none(
     nats: NatsServer, filled: str, where: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.001)
+    monkeypatch.setattr("penstock.kit.retry.LONGEST_WAIT", 0.001)
     small_pulls(monkeypatch)
     with opened(nats.url, stream=filled) as source:
         span = whole(source, filled)
@@ -79,7 +79,7 @@ def test_cuts_at_any_byte_of_a_frame_cost_no_row(
     nats: NatsServer, filled: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thirty cuts, each a few bytes further into a frame than the one before."""
-    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.001)
+    monkeypatch.setattr("penstock.kit.retry.LONGEST_WAIT", 0.001)
     small_pulls(monkeypatch, 40)
     with opened(nats.url, stream=filled) as source:
         epoch = whole(source, filled).epoch
@@ -95,7 +95,7 @@ def test_what_arrived_before_a_cut_is_not_asked_for_again(
     nats: NatsServer, filled: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that lets only 150 kB pass per connection still lets the whole range pass."""
-    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.001)
+    monkeypatch.setattr("penstock.kit.retry.LONGEST_WAIT", 0.001)
     with opened(nats.url, stream=filled) as source:
         span = whole(source, filled)
     with Proxy(nats.port, [("cut", 150_000)] * 40) as proxy:

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from iggy_tools import ME, numbers, read, sink, source, values, write
 
-from iggy_double import IggyDouble, Message
 from iggy_harness import IggyAdmin, Server
 from penstock.connectors.iggy import kept
 from penstock.connectors.iggy.rows import name
-from penstock.contract import Origin
 from penstock.errors import ConnectError, DataLossError, Disconnected, Interrupted
-from penstock.offsets import Position, Range
-from penstock.plan import Planner
+from penstock.kit.contract import Origin
+from penstock.planning.planner import Planner
+from penstock.planning.positions import Position, Range
+from penstock.testing.iggy_double import IggyDouble, Message
 
 _names = itertools.count(1)
 
@@ -122,12 +122,12 @@ def test_a_query_reads_every_row_whatever_the_server_leaves_out(
 
 def test_a_partition_that_stays_unreadable_is_said(double: IggyDouble, admin: IggyAdmin, stream: str) -> None:
     made(admin, stream, 100)
-    opened = source(double, stream, maxRetries=3)
+    opened = source(double, stream, reconnectTimeout="500ms")
     bound = opened.bounds()[f"{stream}/t/0"]
     double.poll_faults = ["empty"] * 1000
-    with pytest.raises(ConnectError, match=r"failed 4 times .*gives no message of '.*/t/0' from 0 on.* up to 99"):
+    with pytest.raises(ConnectError, match=r"failed \d+ times .*gives no message of '.*/t/0' from 0 on.* up to 99"):
         list(opened.read(Range(f"{stream}/t/0", 0, 100, bound.epoch)))
-    lenient = source(double, stream, maxRetries=1, failOnDataLoss="false")
+    lenient = source(double, stream, reconnectTimeout="100ms", failOnDataLoss="false")
     with pytest.raises(ConnectError, match="gives no message"):
         list(lenient.read(Range(f"{stream}/t/0", 0, 100, bound.epoch)))
 
@@ -159,10 +159,10 @@ def test_a_later_message_proves_a_gap_and_nothing_else_does(
     double.narrow = narrow
     double.gap(stream, "t", 0, 50)
     with pytest.raises(ConnectError, match=r"no message of .* from 10 on.* with the next message that is sent"):
-        read(double, stream, maxRetries=1)
+        read(double, stream, reconnectTimeout="100ms")
     admin.send(stream, "t", [b"10"])
     assert [row["sequence"] for row in read(double, stream, pollCount=3)] == [*range(10), 60]
-    query = Query(double, stream, maxRetries=1)
+    query = Query(double, stream, reconnectTimeout="100ms")
     assert query.batch(most=30) == list(range(10))  # it ends inside the gap
     assert query.batch() == [10]
 
@@ -379,7 +379,7 @@ def test_a_partition_that_cannot_be_read_back_is_not_written_to(
     write(double, stream, values(0, 100))
     double.poll_faults = ["empty"] * 1000
     with pytest.raises(ConnectError, match="gives no message"):
-        write(double, stream, values(0, 100), maxRetries=2)
+        write(double, stream, values(0, 100), reconnectTimeout="200ms")
     double.poll_faults = []
     assert numbers(admin, stream) == list(range(100))
 

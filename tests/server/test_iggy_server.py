@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from iggy_tools import ME, numbers, read, sink, source, values, write
 
-from iggy_double import IggyDouble
 from iggy_harness import IggyAdmin, Server
-from penstock.connectors.iggy import Iggy, wire
-from penstock.contract import Origin
+from penstock.clients.iggy import wire
+from penstock.connectors.iggy import Iggy
 from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError, ProtocolError
-from penstock.offsets import Position, Range
+from penstock.kit.contract import Origin
+from penstock.planning.positions import Position, Range
+from penstock.testing.iggy_double import IggyDouble
 
 _names = itertools.count(1)
 
@@ -403,5 +404,5 @@ def test_a_server_that_comes_back_is_waited_for(double: IggyDouble, stream: str)
         threading.Timer(0.5, double.start).start()
         yield from values(1000, 2000)
 
-    write(double, stream, rows(), retryDelay="100ms", maxRetries=20, batchLength=100)
+    write(double, stream, rows(), reconnectTimeout="20s", batchLength=100)
     assert sorted(numbers(admin, stream)) == list(range(2000))

@@ -19,10 +19,10 @@ from sink_tools import Stopped, batch, batches, bodies, commit, count, dies_afte
 from harness import Admin, server, server_binary
 from penstock.connectors.jetstream import JetStream, ledger
 from penstock.connectors.jetstream.sink import JetStreamSink
-from penstock.contract import Origin, Receipt
-from penstock.embedded import NatsServer, free_port
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
+from penstock.kit.contract import Origin, Receipt
 from penstock.spark.writing import Done
+from penstock.testing.nats_server import NatsServer, free_port
 
 WINDOW = 0.1
 VALUE = StructType([StructField("value", BinaryType())])

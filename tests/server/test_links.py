@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from jetstream_tools import opened, sequences, table, until, whole
-from proxy import Proxy
 
 from harness import Admin
-from penstock.embedded import NatsServer, free_port
 from penstock.errors import PenstockError
+from penstock.testing.nats_server import NatsServer, free_port
+from penstock.testing.proxy import Proxy
 
 
 @pytest.mark.parametrize("engine", ["consumer", "direct"])

@@ -8,10 +8,10 @@ import pytest
 from jetstream_tools import Query, numbers, once, opened, sequences, table, take, until
 
 from harness import Admin
-from penstock.connectors.jetstream.calls import ApiError, Calls
-from penstock.embedded import NatsServer
+from penstock.clients.jetstream.calls import ApiError, Calls
 from penstock.errors import ConnectError, DataLossError, OptionError
-from penstock.plan import Planner
+from penstock.planning.planner import Planner
+from penstock.testing.nats_server import NatsServer
 
 TAKEN = (
     r"another query has taken over the consumer '{name}' of stream '{stream}', .* own 'subjects' and progressConsumer"

@@ -6,9 +6,9 @@ import pytest
 from jetstream_tools import Query, numbers, once, opened, table
 
 from harness import Admin
-from penstock.embedded import NatsServer
 from penstock.errors import OptionError
 from penstock.spark.reading import StreamReader
+from penstock.testing.nats_server import NatsServer
 
 
 @pytest.fixture

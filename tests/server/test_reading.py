@@ -24,12 +24,13 @@ from jetstream_tools import (
 )
 
 from harness import Admin
-from penstock.connectors.jetstream import JetStream, engines
-from penstock.connectors.nats.client import Connection
-from penstock.contract import Predicate
-from penstock.embedded import NatsServer
+from penstock.clients.jetstream import engines
+from penstock.clients.nats.client import Connection
+from penstock.connectors.jetstream import JetStream
 from penstock.errors import OptionError
-from penstock.offsets import Range, even
+from penstock.kit.contract import Predicate
+from penstock.planning.positions import Range, even
+from penstock.testing.nats_server import NatsServer
 
 ENGINES = ("consumer", "direct")
 MAX_PAYLOAD = 1 << 20

@@ -9,10 +9,10 @@ import pytest
 from jetstream_tools import Query, consumers, everything, numbers, once, opened, sequences, table, whole
 
 from harness import Admin, server, server_binary
-from penstock.connectors.nats.client import Denied
-from penstock.embedded import NatsServer
+from penstock.clients.nats.client import Denied
 from penstock.errors import ConnectError, DataLossError, OptionError
-from penstock.offsets import Position, Range
+from penstock.planning.positions import Position, Range
+from penstock.testing.nats_server import NatsServer
 
 
 @pytest.fixture(scope="module")

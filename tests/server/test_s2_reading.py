@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from http_double import HttpDouble, passed_on
-from proxy import Proxy
 from s2_sdk import CommandRecord, Record, Timestamping
 from s2_tools import QUICK, read, source, trimmed, until, values, write
 
+from penstock.clients.s2.calls import Calls
 from penstock.connectors.s2 import S2Streams
-from penstock.connectors.s2.calls import Calls
-from penstock.connectors.s2.lite import S2Lite
 from penstock.errors import ConnectError, DataLossError, OptionError
-from penstock.offsets import Range
-from penstock.plan import Planner
+from penstock.planning.planner import Planner
+from penstock.planning.positions import Range
+from penstock.testing.proxy import Proxy
+from penstock.testing.s2_lite import S2Lite
 from s2_harness import Cloud, S2Admin, lite
 
 _names = itertools.count(1)
@@ -340,7 +340,7 @@ def test_more_streams_are_read_than_a_proxy_answers_on_one_connection(
     for stream in names[::10]:
         s2_admin.append(stream, [stream.encode()] * 3)
     with HttpDouble(passed_on(lite(s2).port), most=10, polite=polite) as proxy:
-        opened = source(s2, endpoint=proxy.url, streams=",".join(names), maxRetries=0)
+        opened = source(s2, endpoint=proxy.url, streams=",".join(names), reconnectTimeout="1ms")
         bounds = opened.bounds()
         assert sorted(bounds) == names
         spans = [Range(stream, 0, bound.next, bound.epoch) for stream, bound in bounds.items() if bound.next]
@@ -370,8 +370,8 @@ def test_a_server_that_is_down_is_said_at_once_and_one_that_comes_back_is_waited
         server.kill()
         with pytest.raises(ConnectError, match=f"127.0.0.1:{server.port}"):
             source(server, streams=name).bounds()
-        plan = Planner(opened, opened.options.model_copy(update={"max_retries": 2}), "earliest")
-        with pytest.raises(ConnectError, match="planning failed 3 times"):
+        plan = Planner(opened, opened.options.model_copy(update={"reconnect_timeout": 0.2}), "earliest")
+        with pytest.raises(ConnectError, match=r"planning failed \d+ times"):
             plan.look()
         server.start()
         assert plan.look()[name] == bound

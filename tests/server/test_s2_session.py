@@ -12,14 +12,15 @@ import pyarrow as pa
 import pytest
 from credentials import Authority
 
-from penstock.connectors.s2 import S2Streams, wire
+from penstock.clients.s2 import wire
+from penstock.clients.s2.reach import ApiError
+from penstock.clients.s2.session import Session
+from penstock.connectors.s2 import S2Streams
 from penstock.connectors.s2.chain import Batch
 from penstock.connectors.s2.options import S2SinkOptions
-from penstock.connectors.s2.reach import ApiError
-from penstock.connectors.s2.session import Session
-from penstock.contract import Origin
-from penstock.embedded import free_port
 from penstock.errors import ConnectError, Disconnected
+from penstock.kit.contract import Origin
+from penstock.testing.nats_server import free_port
 
 FENCED = json.dumps({"fencing_token_mismatch": "theirs"}).encode()
 # More than the buffers of two sockets hold, so whoever sends it to a server that reads nothing is still writing.

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from http_double import HttpDouble, passed_on
-from proxy import Proxy
 from s2_sdk import CommandRecord
 from s2_tools import ME, QUICK, ends, numbers, read, trimmed, until, values, write
 
 from penstock.connectors.s2 import S2Streams, chain
-from penstock.connectors.s2.lite import S2Lite
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
+from penstock.testing.proxy import Proxy
+from penstock.testing.s2_lite import S2Lite
 from s2_harness import Cloud, S2Admin, lite
 
 _names = itertools.count(1)
@@ -143,7 +143,7 @@ def test_a_proxy_that_ends_connections_after_some_requests_costs_no_retry(
     s2: Server, s2_admin: S2Admin, name: str
 ) -> None:
     with HttpDouble(passed_on(lite(s2).port), most=3) as proxy:
-        options = {"stream": name, "appendSession": "false", "maxRetries": 0, "endpoint": proxy.url}
+        options = {"stream": name, "appendSession": "false", "reconnectTimeout": "1ms", "endpoint": proxy.url}
         write(s2, values(0, 10_000), **options)
         assert proxy.connections >= 4
     assert numbers(s2_admin, name) == list(range(10_000))
@@ -374,7 +374,7 @@ def test_a_server_killed_in_mid_batch_keeps_each_row_once(tmp_path: Path) -> Non
             threading.Timer(0.5, server.start).start()
             yield from values(6000, 12_000)
 
-        write(server, rows(), stream="out", retryDelay="200ms", maxRetries=30)
+        write(server, rows(), stream="out", reconnectTimeout="30s")
         assert numbers(admin, "out") == list(range(12_000))
 
 
@@ -387,8 +387,11 @@ def test_a_server_that_stays_away_ends_the_task_with_what_was_written(s2: Server
             proxy.refuse()
             yield from values(5000, 10_000)
 
-        with pytest.raises(ConnectError, match=rf"failed 3 times in .*written to '{name}' up to \d+; they are known"):
-            write(s2, rows(), stream=name, maxRetries=2, maxUnackedBytes=1, **_through(s2, proxy))
+        with pytest.raises(
+            ConnectError,
+            match=rf"there\. Before that, .*written to '{name}' up to \d+; they are known",
+        ):
+            write(s2, rows(), stream=name, reconnectTimeout="200ms", maxUnackedBytes=1, **_through(s2, proxy))
 
 
 # Single writes
@@ -456,7 +459,7 @@ def test_a_wrong_port_and_a_wrong_basin_are_told_at_once(s2: Server) -> None:
         ),
         ({"basin": "penstock-tess"}, r"there is no basin 'penstock-tess'.* Check the options 'basin' and 'endpoint'"),
     ):
-        options = {**s2.options(), "stream": "x", "maxRetries": "1000", **wrong}
+        options = {**s2.options(), "stream": "x", "reconnectTimeout": "10m", **wrong}
         with pytest.raises(PenstockError, match=why):
             S2Streams.open_sink(S2Streams.parse_sink(options), schema).check()
 

@@ -16,10 +16,10 @@ from credentials import JETSTREAM, UNLIMITED, Authority, Key, creds, jwt, key
 from jetstream_tools import Query, everything, numbers, opened, sequences, table, whole
 
 from harness import Admin
-from penstock.connectors.jetstream.calls import ApiError
-from penstock.embedded import NatsServer, free_port
+from penstock.clients.jetstream.calls import ApiError
 from penstock.errors import ConnectError, OptionError, PenstockError
-from penstock.offsets import Range
+from penstock.planning.positions import Range
+from penstock.testing.nats_server import NatsServer, free_port
 
 API = "$JS.API."
 SHARED = ("STREAM.INFO.S", "STREAM.MSG.GET.S")

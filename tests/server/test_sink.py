@@ -7,10 +7,11 @@ import pytest
 from sink_tools import HEADERS, ORIGIN, batch, batches, bodies, commit, count, stored, write
 
 from harness import Admin
-from penstock.connectors.jetstream import JetStream, publish
-from penstock.contract import Origin
-from penstock.embedded import NatsServer
+from penstock.clients.jetstream import publish
+from penstock.connectors.jetstream import JetStream
 from penstock.errors import ConnectError, OptionError
+from penstock.kit.contract import Origin
+from penstock.testing.nats_server import NatsServer
 
 pytestmark = pytest.mark.usefixtures("_new_ledger")
 

@@ -11,9 +11,9 @@ from sink_tools import Stopped, batch, bodies, commit, count, dies_after, write
 from test_cluster import PATIENCE, Cluster, asked
 
 from harness import Admin
-from penstock.contract import Origin, Receipt
 from penstock.errors import OptionError
-from penstock.retry import Retry
+from penstock.kit.contract import Origin, Receipt
+from penstock.kit.retry import Retry
 
 
 @pytest.fixture(scope="module")

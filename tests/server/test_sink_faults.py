@@ -8,15 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from proxy import Proxy
 from sink_tools import batch, batches, bodies, count, write
 
 from harness import Admin, server
-from penstock.connectors.nats.client import Connection
-from penstock.contract import Origin
-from penstock.embedded import NatsServer
+from penstock.clients.nats.client import Connection
 from penstock.errors import Disconnected, OptionError
-from penstock.retry import Retry
+from penstock.kit.contract import Origin
+from penstock.kit.retry import Retry
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.proxy import Proxy
 
 COUNT = 5000
 # The ways to publish, and one whose window is so short that lost acks mean reading back.
@@ -33,7 +33,7 @@ CAME = [30, 500, 800, 1_200, 1_500, 2_000, 2_500, 3_500, 6_000, 50_003, 150_001,
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.001)
+    monkeypatch.setattr("penstock.kit.retry.LONGEST_WAIT", 0.001)
 
 
 @all_ways

@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from proxy import Proxy
 from sink_tools import ORIGIN, Stopped, batch, batches, bodies, commit, count, dies_after, write
 
 from harness import Admin, server
 from penstock.connectors.jetstream.guard import Guard
-from penstock.embedded import NatsServer
 from penstock.errors import ConnectError, OptionError, ProtocolError
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("_new_ledger")
 
@@ -39,7 +39,7 @@ def pass_the_window() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.retry.LONGEST_WAIT", 0.01)
+    monkeypatch.setattr("penstock.kit.retry.LONGEST_WAIT", 0.01)
 
 
 @all_modes

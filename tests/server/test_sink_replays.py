@@ -11,9 +11,9 @@ from sink_tools import HEADERS, Stopped, batch, batches, bodies, commit, count, 
 from harness import Admin, server
 from penstock.connectors.jetstream.guard import Guard, _Unknown
 from penstock.connectors.jetstream.sink import _Task
-from penstock.contract import Origin
-from penstock.embedded import NatsServer
 from penstock.errors import ProtocolError
+from penstock.kit.contract import Origin
+from penstock.testing.nats_server import NatsServer
 
 WINDOW = 0.1
 SHORT = {"duplicate_window": int(WINDOW * 1e9)}

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jetstream_tools import until
-from proxy import Proxy
 from sink_tools import ORIGIN, Stopped, batch, batches, bodies, count, dies_after, stored, write
 
 from harness import Admin, server, server_binary
-from penstock.connectors.jetstream import publish
+from penstock.clients.jetstream import publish
+from penstock.clients.nats.client import Connection
 from penstock.connectors.jetstream.targets import Targets
-from penstock.connectors.nats.client import Connection
-from penstock.embedded import NatsServer
 from penstock.errors import OptionError
+from penstock.testing.nats_server import NatsServer
+from penstock.testing.proxy import Proxy
 
 ROWS = 10
 # How messages of a stream go: consumed, replaced by newer ones of their subject, or removed by a command.

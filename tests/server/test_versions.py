@@ -6,9 +6,9 @@ import pytest
 from jetstream_tools import Query, consumers, everything, numbers, once, opened, sequences, table, until, whole
 
 from harness import Admin, server, server_binary
-from penstock.embedded import NatsServer
 from penstock.errors import OptionError
-from penstock.offsets import Position, Range
+from penstock.planning.positions import Position, Range
+from penstock.testing.nats_server import NatsServer
 
 VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
 COUNT = 3000

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from penstock.session import local_session
+from penstock.spark.session import local_session
 
 job = json.loads(sys.argv[1])
 format = job.get("format", "jetstream")

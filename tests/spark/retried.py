@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
-from penstock.session import local_session
+from penstock.spark.session import local_session
 
 job = json.loads(sys.argv[1])
 folder = Path(job["folder"])

@@ -14,18 +14,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from harness import Admin
-from journal import Journal, JournalLog
 from penstock.connectors import FORMATS, connector
 from penstock.connectors.jetstream import JetStream
-from penstock.embedded import NatsServer
 from penstock.errors import OptionError
+from penstock.testing.journal import JournalLog, NotedJournal
+from penstock.testing.nats_server import NatsServer
 
 GOLDEN = Path(__file__).parent.parent / "checkpoints" / "v0.1" / "jetstream"
 
 
 @pytest.fixture
 def log(spark: SparkSession, tmp_path: Path) -> JournalLog:
-    spark.dataSource.register(Journal)
+    spark.dataSource.register(NotedJournal)
     log = JournalLog(tmp_path / "log")
     log.make("shard")
     return log
@@ -88,8 +88,8 @@ def test_a_python_worker_does_not_collect_its_modules_after_every_task(log: Jour
     log.append("shard", ["a"])
     code = (
         "import gc, sys\n"
-        "from journal import Journal\n"
-        "from penstock.offsets import Range\n"
+        "from penstock.connectors.journal import Journal\n"
+        "from penstock.planning.positions import Range\n"
         "from penstock.spark.reading import Partition\n"
         "from pyspark.sql.pandas.types import from_arrow_schema\n"
         f"source = Journal({log.options()!r})\n"

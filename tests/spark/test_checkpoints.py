@@ -19,8 +19,8 @@ from harness import Admin
 from iggy_harness import IggyAdmin
 from iggy_harness import options as of_iggy
 from penstock.connectors import connector
-from penstock.embedded import NatsServer
-from penstock.offsets import Position
+from penstock.planning.positions import Position
+from penstock.testing.nats_server import NatsServer
 from s2_harness import S2Admin
 
 FOLDER = Path(__file__).parent.parent / "checkpoints"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness import Admin
-from penstock.embedded import NatsServer
+from penstock.testing.nats_server import NatsServer
 from spark.jobs import Job, jvm, kill, task_workers, wait
 
 

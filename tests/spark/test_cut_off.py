@@ -19,15 +19,19 @@ from pyspark.sql import SparkSession
 from harness import Admin
 from iggy_harness import IggyAdmin, options
 from iggy_harness import Server as IggyServer
-from journal import Journal, JournalLog, JournalOptions, JournalSink, JournalSource
-from penstock.connectors.core import CoreNats
 from penstock.connectors.iggy import Iggy
 from penstock.connectors.jetstream import JetStream
+from penstock.connectors.journal import Journal
+from penstock.connectors.journal.options import JournalOptions
+from penstock.connectors.journal.sink import JournalSink
+from penstock.connectors.journal.source import JournalSource
+from penstock.connectors.nats import CoreNats
 from penstock.connectors.s2 import S2Streams
-from penstock.contract import Origin, Receipt, Sink, Source
-from penstock.embedded import NatsServer
 from penstock.errors import Interrupted
-from penstock.offsets import Range
+from penstock.kit.contract import Origin, Receipt, Sink, Source
+from penstock.planning.positions import Range
+from penstock.testing.journal import JournalLog
+from penstock.testing.nats_server import NatsServer
 from s2_harness import S2Admin
 from spark.test_sink import numbers
 
@@ -40,7 +44,8 @@ class FailingSource(JournalSource):
     """Fails in the middle of a range where the file `fail` is there, and takes it away."""
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(super().read(span)):
+        small = (batch.slice(at, 100) for batch in super().read(span) for at in range(0, len(batch), 100))
+        for number, batch in enumerate(small):
             if number == 15 and (self.folder / "fail").exists():
                 (self.folder / "fail").unlink()
                 raise OSError("the source fails")
@@ -61,7 +66,7 @@ class WatchedSink(JournalSink):
         return receipt
 
     def _note(self, how: str) -> None:
-        with (self.folder / "ends").open("a") as file:
+        with (self.log.folder / "ends").open("a") as file:
             file.write(how + "\n")
 
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from iggy_double import IggyDouble
 from iggy_harness import IggyAdmin, Server, options
+from penstock.testing.iggy_double import IggyDouble
 from spark.jobs import Job, jvm, kill, task_workers, wait
 
 _names = itertools.count(1)
@@ -136,7 +136,7 @@ def test_a_purge_while_the_query_was_down_stops_it(
 
 
 def test_a_wrong_port_is_told_at_once_when_writing(spark: SparkSession, tmp_path: Path) -> None:
-    where = {"address": "127.0.0.1:1", "password": "iggy", "stream": "s", "topic": "t", "maxRetries": "100000"}
+    where = {"address": "127.0.0.1:1", "password": "iggy", "stream": "s", "topic": "t", "reconnectTimeout": "10m"}
     said = r"no Iggy server answers at 127.0.0.1:1 \(Connection refused\). Check 'address' and that the server runs"
     with pytest.raises(PySparkException, match=said):
         spark.range(1).selectExpr("string(id) AS value").write.format("iggy").options(**where).mode("append").save()

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from harness import Admin
-from penstock.embedded import NatsServer, free_port
+from penstock.testing.nats_server import NatsServer, free_port
 from spark.jobs import Job, descendants, kill, wait
 
 

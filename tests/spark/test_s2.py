@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from s2_sdk import Record
+from server.proxy import Proxy
 
 from penstock import s2 as tables
 from penstock.connectors.s2 import S2Streams
-from penstock.connectors.s2.lite import S2Lite, binary
+from penstock.testing.s2_lite import S2Lite, binary
 from s2_harness import Cloud, S2Admin, lite
-from server.proxy import Proxy
 from spark.jobs import Job, jvm, kill, task_workers, wait
 
 _names = itertools.count(1)
@@ -272,7 +272,7 @@ def test_a_single_write_reads_nothing_that_was_there_before(
 
 
 def test_a_wrong_port_is_told_at_once_when_writing(spark: SparkSession, name: str, tmp_path: Path) -> None:
-    options = {"basin": "some-basin", "endpoint": "http://127.0.0.1:1", "stream": "x", "maxRetries": "1000"}
+    options = {"basin": "some-basin", "endpoint": "http://127.0.0.1:1", "stream": "x", "reconnectTimeout": "10m"}
     with pytest.raises(PySparkException, match=r"cannot connect to 127.0.0.1:1"):
         spark.range(3).selectExpr("string(id) AS value").write.format("s2").options(**options).mode("append").save()
     rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load().selectExpr("string(value) AS value")

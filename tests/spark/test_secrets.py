@@ -20,11 +20,11 @@ import penstock
 import s2_harness
 from harness import Admin
 from penstock.connectors import FORMATS, connector
-from penstock.connectors.s2.lite import S2Lite
-from penstock.embedded import NatsServer, free_port
 from penstock.options import alias, secrets, shown
-from penstock.session import HIDES, REDACTION, hide_secrets
-from penstock.spark import HIDDEN
+from penstock.spark.connector import HIDDEN
+from penstock.spark.session import HIDES, REDACTION, hide_secrets
+from penstock.testing.nats_server import NatsServer, free_port
+from penstock.testing.s2_lite import S2Lite
 
 PROGRAM = Path(__file__).with_name("secrets_program.py")
 LEAN = Path(penstock.__file__).with_name("lean")  # only lets Spark's Python processes start sooner

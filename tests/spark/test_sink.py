@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from harness import Admin
 from penstock.connectors.jetstream import JetStream
-from penstock.embedded import NatsServer, free_port
-from penstock.offsets import Range
+from penstock.planning.positions import Range
+from penstock.testing.nats_server import NatsServer, free_port
 from spark.jobs import Job, jvm, kill, task_workers, wait
 
 ROWS = 40_000

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from harness import Admin, server
-from penstock.embedded import NatsServer
+from penstock.testing.nats_server import NatsServer
 
 COLUMNS = "value BINARY, headers ARRAY<STRUCT<key STRING, value BINARY>>, timestamp TIMESTAMP, stream STRING, " \
           "sequence BIGINT, subject STRING"  # fmt: skip

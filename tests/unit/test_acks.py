@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.connectors.jetstream import acks
-from penstock.connectors.jetstream.acks import Acks, Refusal, widen
-from penstock.connectors.nats.wire import Messages, scan
+from penstock.clients.jetstream import acks
+from penstock.clients.jetstream.acks import Acks, Refusal, widen
+from penstock.clients.nats.wire import Messages, scan
 from penstock.errors import ProtocolError
 
 SID = 7

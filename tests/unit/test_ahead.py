@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.ahead import Ahead
+from penstock.kit.prefetch import Ahead
 
 
 def _numbers(made: list[int], fail_at: int = -1) -> Iterator[int]:

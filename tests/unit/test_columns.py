@@ -7,9 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns import cuts, sizes
-from penstock.offsets import Range
-from penstock.record import HEADERS, TIMESTAMP
+from penstock.arrow.buffers import cuts, sizes
+from penstock.arrow.types import HEADERS, TIMESTAMP
+from penstock.planning.positions import Range
 from penstock.spark.reading import _packed
 
 SCHEMA = pa.schema(

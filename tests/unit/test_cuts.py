@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cuts import EXACT_CUTS, Tally, cut
-from penstock.offsets import Range
+from penstock.planning.cuts import EXACT_CUTS, Tally, cut
+from penstock.planning.positions import Range
 
 
 def tally_of(rows: list[int], span: Range, calls: list[int]) -> Tally:

@@ -1,4 +1,4 @@
-from penstock.connectors.jetstream.calls import ApiError
+from penstock.clients.jetstream.calls import ApiError
 from penstock.errors import OptionError
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.columns import join, numbers, offsets
-from penstock.connectors.nats.frames import Fault, bad_header, bad_subject, frames, header_lines, size_of
-from penstock.connectors.nats.headers import fields
-from penstock.connectors.nats.subjects import problem
-from penstock.connectors.nats.wire import scan
-from penstock.record import HEADERS
+from penstock.arrow.buffers import join, numbers, offsets
+from penstock.arrow.types import HEADERS
+from penstock.clients.nats.frames import Fault, bad_header, bad_subject, frames, header_lines, size_of
+from penstock.clients.nats.headers import fields
+from penstock.clients.nats.subjects import problem
+from penstock.clients.nats.wire import scan
 
 SID = 7
 Header = tuple[str | None, bytes | None]

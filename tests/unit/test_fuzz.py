@@ -19,17 +19,17 @@ import pyarrow as pa
 import pytest
 from s2_sdk._generated.s2.v1 import s2_pb2 as pb
 
-from iggy_double import Message, _batch
-from penstock.connectors.iggy import wire as iggy
-from penstock.connectors.jetstream import acks, api, engines
-from penstock.connectors.jetstream.calls import Calls
+from penstock.clients.iggy import wire as iggy
+from penstock.clients.jetstream import acks, api, engines
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.nats import headers, wire
+from penstock.clients.s2 import calls as s2_calls
+from penstock.clients.s2 import wire as s2
+from penstock.clients.s2.http import Connection, Request
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats import headers, wire
-from penstock.connectors.s2 import calls as s2_calls
-from penstock.connectors.s2 import wire as s2
-from penstock.connectors.s2.http import Connection, Request
 from penstock.connectors.s2.options import S2Options
 from penstock.errors import Disconnected, OptionError, PenstockError, ProtocolError
+from penstock.testing.iggy_double import Message, _batch
 
 SEED, TIMES = int(os.environ.get("SEED", "1")), int(os.environ.get("FUZZ", "1"))
 SID, NS = 7, 1_763_208_000_123_456_789

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import held as module
-from penstock.held import COST, Held
+from penstock.kit import buffer as module
+from penstock.kit.buffer import COST, Held
 
 
 def rows(first: int, count: int, size: int = 10) -> pa.RecordBatch:

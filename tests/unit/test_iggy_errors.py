@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.iggy import Iggy, faults
+from penstock.clients.iggy import faults
+from penstock.connectors.iggy import Iggy
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
 
 REACH = {"stream": "s", "topic": "t", "password": "s3cret"}

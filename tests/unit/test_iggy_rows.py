@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iggy_double import Message, _batch
-from penstock.connectors.iggy import Iggy, rows, wire
-from penstock.contract import Origin
+from penstock.clients.iggy import wire
+from penstock.connectors.iggy import Iggy, rows
 from penstock.errors import OptionError, ProtocolError
+from penstock.kit.contract import Origin
+from penstock.testing.iggy_double import Message, _batch
 
 ME = Origin("3f0c8a52-0000-4000-8000-000000000001", 3, 2)
 PAIRS = st.lists(

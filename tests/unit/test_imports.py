@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +14,37 @@ import penstock
 from penstock.connectors import FORMATS
 
 SRC = Path(penstock.__file__).parents[1]
-CORE = [
-    "errors", "options", "offsets", "record", "contract", "plan", "templates", "held", "columns", "pool", "retry",
-    "ahead", "jsontext", "ddl", "cargo", "answers", "cuts",
-]  # fmt: skip
+# What each package may import of ours, besides itself; what is inside of a package with a rule of its own has both.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "arrow": {"errors"},
+    "options": {"errors", "kit.retry"},
+    "planning": {"errors", "options", "kit.contract", "kit.retry"},
+    "kit": {"errors", "arrow", "options", "planning.positions"},
+    "clients.answers": {"errors"},
+    "clients.nats": {"errors", "arrow", "options", "kit.process_cache", "clients.answers"},
+    "clients.jetstream": {"errors", "arrow", "options", "clients.answers", "clients.nats"},
+    "clients.s2": {"errors", "arrow", "options", "kit.process_cache", "clients.answers"},
+    "clients.iggy": {"errors", "arrow", "options", "kit.process_cache", "kit.retry"},
+    "spark": {"errors", "arrow", "options", "planning", "kit"},
+    "connectors": {"errors", "arrow", "options", "planning", "kit", "clients", "spark.connector"},
+}
+# Programs, short names for users, and what others test with: they may import anything.
+MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}
+# These have no Spark behind them, in whatever way they are imported.
+WITHOUT_SPARK = ("errors", "options", "arrow", "planning", "kit", "clients")
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
 IS_SPARKS_OWN = {
-    f"penstock.{name}" for name in ("spark", "spark.arrow", "spark.reading", "spark.tables", "spark.writing", "s2")
-}
-MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {"penstock", "penstock.session", "penstock.cli", "penstock.demo"}
+    "penstock.s2", "penstock.spark.connector", "penstock.spark.reading", "penstock.spark.writing",
+    "penstock.spark.catalog", "penstock.spark.schema", "penstock.testing.conformance",
+}  # fmt: skip
+MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {"penstock", "penstock.spark.session", "penstock.cli.demo"}
 MAY_OPEN_SOCKETS = {
-    "penstock.connectors.nats.dial", "penstock.connectors.nats.client", "penstock.connectors.s2.http",
-    "penstock.connectors.s2.lite", "penstock.connectors.iggy.client", "penstock.embedded",
+    "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
+    "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",
+    "penstock.testing.iggy_double", "penstock.testing.proxy",
 }  # fmt: skip
 SOCKET_MODULES = {"socket", "ssl", "select", "selectors", "asyncio", "socketserver", "http", "urllib.request"}
-CONNECTORS_THAT_BUILD_ON = {("jetstream", "nats"), ("core", "nats"), ("core", "jetstream")}
 
 
 def module_name(file: Path) -> str:
@@ -70,25 +86,46 @@ def within(name: str, package: str) -> bool:
 
 
 def test_the_sources_were_found() -> None:
-    assert {f"penstock.{name}" for name in CORE} <= IMPORTS.keys()
-    assert "pyarrow" in IMPORTS["penstock.record"]
-    assert "penstock.connectors.nats.wire" in IMPORTS["penstock.connectors.jetstream.api"]
-    assert "nkeys" in IMPORTS["penstock.connectors.nats.credentials"], "inside a function"
-    assert "nkeys" not in set(imports_of(FILES["penstock.connectors.nats.credentials"], at_once=True))
+    assert {f"penstock.{name}" for name in MAY_IMPORT} <= IMPORTS.keys()
+    assert "pyarrow" in IMPORTS["penstock.kit.rows"]
+    assert "penstock.clients.nats.wire" in IMPORTS["penstock.clients.jetstream.api"]
+    assert "nkeys" in IMPORTS["penstock.clients.nats.credentials"], "inside a function"
+    assert "nkeys" not in set(imports_of(FILES["penstock.clients.nats.credentials"], at_once=True))
     assert "pyspark_penstock_jetstream" in SHIMS
 
 
-@pytest.mark.parametrize("name", CORE)
-def test_the_core_knows_neither_spark_nor_connectors(name: str) -> None:
+def inside(name: str, packages: Iterable[str]) -> bool:
+    return any(within(name, f"penstock.{package}") for package in packages)
+
+
+OURS = sorted(name for name in IMPORTS if within(name, "penstock"))
+PACKAGES = {name for name, file in FILES.items() if file.name == "__init__.py"}
+
+
+@pytest.mark.parametrize("module", [name for name in OURS if not inside(name, MAY_IMPORT_ALL) and name != "penstock"])
+def test_imports_go_one_way(module: str) -> None:
+    own = [package for package in MAY_IMPORT if inside(module, [package])]
+    if not own:  # the packages above those with rules import nothing
+        assert module in PACKAGES
+        assert not [name for name in IMPORTS[module] if within(name, "penstock")]
+        return
+    allowed = set(own).union(*(MAY_IMPORT[package] for package in own))
+    # `from penstock.kit import retry` imports both; that the package is no more than a name is seen above.
+    wrong = [name for name in IMPORTS[module] & set(OURS) - PACKAGES if not inside(name, allowed)]
+    assert not wrong, f"{module} imports {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("package", WITHOUT_SPARK)
+def test_what_has_no_spark_behind_it_stays_so(package: str) -> None:
     # Also through what it imports.
-    reached, todo = set(), {f"penstock.{name}"}
+    reached: set[str] = set()
+    todo = {name for name in OURS if inside(name, [package])}
     while todo:
         module = todo.pop()
         reached.add(module)
-        found = IMPORTS.get(module, set())
-        assert not [i for i in found if within(i, "pyspark") or within(i, "penstock.connectors")], module
-        todo |= {i for i in found if i in IMPORTS} - reached
-    assert reached <= {"penstock", *(f"penstock.{core}" for core in CORE)}
+        assert not [name for name in IMPORTS[module] if within(name, "pyspark")], module
+        todo |= (IMPORTS[module] & set(OURS)) - reached - {"penstock"}
+    assert not [name for name in reached if inside(name, ["connectors", "spark"])]
 
 
 def test_only_the_adapter_and_the_programs_import_pyspark() -> None:
@@ -108,7 +145,7 @@ def test_only_the_adapter_imports_the_data_source_interface() -> None:
         for name, found in IMPORTS.items()
         if any("datasource" in i.split(".") for i in found if within(i, "pyspark"))
     }
-    assert users == {"penstock.spark", "penstock.spark.reading", "penstock.spark.writing"}
+    assert users == {"penstock.spark.connector", "penstock.spark.reading", "penstock.spark.writing"}
 
 
 def connector_of(module: str) -> str | None:
@@ -118,15 +155,14 @@ def connector_of(module: str) -> str | None:
 
 def test_connectors_do_not_import_each_other() -> None:
     known = {connector_of(name) for name in IMPORTS} - {None}
-    assert {"jetstream", "nats"} <= known
+    assert {"jetstream", "nats", "journal"} <= known
     crossing = {
-        (connector_of(name), connector_of(i))
-        for name, found in IMPORTS.items()
-        for i in found
+        (name, i)
+        for name, imported in IMPORTS.items()
+        for i in imported
         if connector_of(name) and connector_of(i) in known and connector_of(name) != connector_of(i)
     }
-    assert crossing == CONNECTORS_THAT_BUILD_ON & crossing
-    assert ("jetstream", "nats") in crossing
+    assert not crossing
 
 
 def test_only_these_files_touch_sockets() -> None:
@@ -139,29 +175,31 @@ def test_only_these_files_touch_sockets() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "nats.wire",
-        "nats.frames",
-        "jetstream.acks",
-        "jetstream.rows",
-        "nats.headers",
-        "nats.subjects",
-        "nats.options",
-        "jetstream.api",
-        "jetstream.options",
-        "s2.wire",
-        "s2.chain",
-        "s2.rows",
-        "s2.upsert",
-        "s2.options",
-        "iggy.wire",
-        "iggy.rows",
-        "iggy.options",
-        "iggy.faults",
+        "clients.nats.wire",
+        "clients.nats.frames",
+        "clients.nats.headers",
+        "clients.nats.subjects",
+        "clients.nats.options",
+        "clients.jetstream.acks",
+        "clients.jetstream.api",
+        "clients.s2.wire",
+        "clients.s2.options",
+        "clients.iggy.wire",
+        "clients.iggy.options",
+        "clients.iggy.faults",
+        "connectors.jetstream.rows",
+        "connectors.jetstream.options",
+        "connectors.s2.chain",
+        "connectors.s2.rows",
+        "connectors.s2.upsert",
+        "connectors.s2.options",
+        "connectors.iggy.rows",
+        "connectors.iggy.options",
     ],
 )
 def test_what_is_pure_stays_pure(name: str) -> None:
-    found = IMPORTS[f"penstock.connectors.{name}"]
-    impure = SOCKET_MODULES | {"time", "threading", "subprocess", "penstock.connectors.nats.client"}
+    found = IMPORTS[f"penstock.{name}"]
+    impure = SOCKET_MODULES | {"time", "threading", "subprocess", "penstock.clients.nats.client"}
     assert not [i for i in found if any(within(i, module) for module in impure)]
 
 
@@ -180,13 +218,11 @@ def test_a_shim_loads_no_client_library_and_no_command_line() -> None:
     assert loaded & {"nkeys", "nats", "typer", "rich", "zstandard", "s2_sdk", "apache_iggy", "xxhash"} == set()
 
 
-def test_the_core_runs_without_spark() -> None:
-    pure = [f"penstock.{name}" for name in CORE] + [
-        f"penstock.connectors.nats.{n}" for n in ("wire", "subjects", "options")
-    ]
-    loaded = loaded_by(*pure)
-    assert set(pure) <= loaded
-    assert loaded & {"pyspark", "nkeys", "nats", "typer", "rich"} == set()
+def test_clients_and_planning_run_without_spark() -> None:
+    without = [name for name in OURS if inside(name, WITHOUT_SPARK)]
+    loaded = loaded_by(*without)
+    assert set(without) <= loaded
+    assert loaded & {"pyspark", "nkeys", "nats", "typer", "rich", "apache_iggy"} == set()
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connectors.jetstream import api
-from penstock.connectors.jetstream.api import StreamInfo, ack_columns, direct_columns, micros
-from penstock.connectors.jetstream.engines import direct_rows
-from penstock.connectors.nats.headers import headers_column
-from penstock.connectors.nats.wire import Messages, scan
+from penstock.arrow.types import TIMESTAMP
+from penstock.clients.jetstream import api
+from penstock.clients.jetstream.api import StreamInfo, ack_columns, direct_columns, micros
+from penstock.clients.jetstream.engines import direct_rows
+from penstock.clients.nats.headers import headers_column
+from penstock.clients.nats.wire import Messages, scan
 from penstock.errors import ProtocolError
-from penstock.record import TIMESTAMP
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

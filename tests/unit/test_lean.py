@@ -7,7 +7,7 @@ from pathlib import Path
 
 import penstock
 
-LEAN = Path(penstock.__file__).with_name("lean")
+LEAN = Path(penstock.__file__).parent / "spark" / "lean"
 
 
 def python(program: str, *paths: str | Path) -> "subprocess.CompletedProcess[str]":

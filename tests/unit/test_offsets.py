@@ -7,18 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.contract import ReadOptions
 from penstock.errors import OptionError
-from penstock.offsets import (
-    VERSION,
+from penstock.options import ReadOptions
+from penstock.planning.checkpoint import VERSION, Checkpoint
+from penstock.planning.positions import (
     Bound,
     Bounds,
     Offsets,
     Position,
     Range,
     advance,
-    decode,
-    encode,
     even,
     lost,
     settle,
@@ -346,12 +344,13 @@ def test_a_long_span_is_cut_and_short_ones_share_a_task() -> None:
 
 @given(ALL_OFFSETS)
 def test_a_position_survives_the_checkpoint(offsets: Offsets) -> None:
-    assert decode(json.loads(json.dumps(encode(offsets)))) == offsets
+    assert Checkpoint.decode(json.loads(json.dumps(Checkpoint(offsets).encode()))).positions == offsets
 
 
 def test_a_position_without_an_epoch_survives_the_checkpoint() -> None:
     offsets = {"s": Position(5), "t": Position(6, "e")}
-    assert decode(json.loads(json.dumps(encode(offsets, perTask=3)))) == offsets
+    whole = Checkpoint(offsets, per_task=3, cuts={"s": [3]}, begins={"t": 2}, notes={"s": "x"})
+    assert Checkpoint.decode(json.loads(json.dumps(whole.encode()))) == whole
 
 
 @given(ALL_OFFSETS, st.randoms(use_true_random=False))
@@ -359,13 +358,13 @@ def test_equal_positions_are_equal_as_text(offsets: Offsets, random: Any) -> Non
     # Spark compares text: another order of keys would start an empty batch.
     shuffled = list(offsets.items())
     random.shuffle(shuffled)
-    first = json.dumps(encode(offsets, perTask=1, cuts={}))
-    assert json.dumps(encode(dict(shuffled), cuts={}, perTask=1)) == first
+    first = json.dumps(Checkpoint(offsets, per_task=1, cuts={}).encode())
+    assert json.dumps(Checkpoint(dict(shuffled), cuts={}, per_task=1).encode()) == first
     assert json.dumps(json.loads(first), sort_keys=True) == first
 
 
 def test_what_a_checkpoint_says() -> None:
-    assert encode({"B": Position(7, "2026"), "A": Position(3)}, perTask=9) == {
+    assert Checkpoint({"B": Position(7, "2026"), "A": Position(3)}, per_task=9).encode() == {
         "epochs": {"B": "2026"},
         "next": {"A": 3, "B": 7},
         "perTask": 9,
@@ -375,20 +374,39 @@ def test_what_a_checkpoint_says() -> None:
 
 @pytest.mark.parametrize("version", [VERSION + 1, 99, 0, None])
 def test_a_checkpoint_of_another_version_is_refused_with_both_versions(version: int | None) -> None:
-    body = encode({"s": Position(5, "e")}) | {"version": version}
+    body = Checkpoint({"s": Position(5, "e")}).encode() | {"version": version}
     with pytest.raises(OptionError) as caught:
-        decode(body)
+        Checkpoint.decode(body)
     assert f"positions of version {version}, and this Penstock reads version {VERSION}" in str(caught.value)
     assert "Upgrade Penstock" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [{"next": ["s"]}, {"next": {"s": "5"}}, {"epochs": None}, {"perTask": "9"}, {"cuts": {"s": 3}}, {"begins": 1}],
+)
+def test_a_checkpoint_that_somebody_has_edited_is_refused_with_what_it_holds(harm: dict[str, Any]) -> None:
+    body = Checkpoint({"s": Position(5, "e")}).encode() | harm
+    with pytest.raises(OptionError, match=r"a position that no Penstock writes .*'version': 1.*put back what was"):
+        Checkpoint.decode(body)
+
+
+def test_a_batch_with_rows_says_how_it_is_cut() -> None:
+    """Taken for 1, a missing `perTask` would make a task a row."""
+    start, end = Checkpoint({"s": Position(5)}), Checkpoint({"s": Position(50)})
+    with pytest.raises(OptionError, match="no 'perTask'"):
+        start.tasks_until(end)
+    assert start.tasks_until(start) == []
+    assert len(start.tasks_until(Checkpoint({"s": Position(50)}, per_task=100))) == 1
+
+
 def test_a_checkpoint_without_a_version_is_refused() -> None:
     with pytest.raises(OptionError, match="version None"):
-        decode({"next": {"s": 1}, "epochs": {}})
+        Checkpoint.decode({"next": {"s": 1}, "epochs": {}})
 
 
 @given(st.dictionaries(NAMES, st.builds(Position, st.integers(0, 10**15), EPOCHS), min_size=1))
 def test_next_of_a_checkpoint_can_be_pasted_into_starting_offsets(offsets: Offsets) -> None:
-    pasted = json.dumps(encode(offsets)["next"])
+    pasted = json.dumps(Checkpoint(offsets).encode()["next"])
     options = ReadOptions.parse("test", {"startingOffsets": pasted})
     assert options.starting_offsets == {shard: position.next for shard, position in offsets.items()}

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from penstock.connectors.core import CoreNats
+from penstock.clients.nats.dial import Address, address
 from penstock.connectors.iggy import Iggy
 from penstock.connectors.jetstream import JetStream
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats.dial import Address, address
+from penstock.connectors.nats import CoreNats
 from penstock.connectors.s2 import S2Streams
 from penstock.errors import OptionError
 from penstock.options import Options, alias, option, secrets, shown, table

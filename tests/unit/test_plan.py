@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.contract import ReadOptions
 from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError
-from penstock.offsets import Bound, Bounds, Offsets, Position, Range, decode, encode
-from penstock.plan import LOOK_AT_LEAST, Planner
-from penstock.retry import Retry
+from penstock.kit.retry import Retry
+from penstock.options import ReadOptions
+from penstock.planning.checkpoint import Checkpoint
+from penstock.planning.planner import LOOK_AT_LEAST, Planner
+from penstock.planning.positions import Bound, Bounds, Offsets, Position, Range
 
 Json = dict[str, Any]
 POLL = 0.012  # how often an idle query asks
@@ -200,13 +201,13 @@ def test_the_start_stays_though_the_head_moves() -> None:
     source.shards["s"].next = 50
     source.clock.now += 60
     assert same_text(plan.initial(), first)
-    assert decode(first) == {"s": Position(10, "life-1")}
+    assert Checkpoint.decode(first).positions == {"s": Position(10, "life-1")}
 
 
 @pytest.mark.parametrize(("default", "expected"), [("latest", 10), ("earliest", 3)])
 def test_a_query_without_options_starts_where_its_kind_does(default: str, expected: int) -> None:
     source = FakeSource({"s": Shard(10, first=3)})
-    assert decode(planner(source, default).initial()) == {"s": Position(expected, "life-1")}
+    assert Checkpoint.decode(planner(source, default).initial()).positions == {"s": Position(expected, "life-1")}
 
 
 def test_a_queue_starts_at_its_first_record_unless_told_otherwise() -> None:
@@ -252,7 +253,7 @@ def test_the_first_batch_is_empty_and_pins_the_start() -> None:
     source.shards["s"].next = 50
     end = step(plan, source, start)
     assert not same_text(start, end), "Spark would write no batch"
-    assert decode(end) == {"s": Position(10, "life-1")}
+    assert Checkpoint.decode(end).positions == {"s": Position(10, "life-1")}
     assert plan.tasks(start, end) == []
     assert "fresh" not in end
 
@@ -311,7 +312,10 @@ def test_the_progress_is_told_once_for_each_position() -> None:
 
 def test_the_head_is_reported_for_lag() -> None:
     source = FakeSource({"s": Shard(10), "t": Shard(7)})
-    assert decode(planner(source).head()) == {"s": Position(10, "life-1"), "t": Position(7, "life-1")}
+    assert Checkpoint.decode(planner(source).head()).positions == {
+        "s": Position(10, "life-1"),
+        "t": Position(7, "life-1"),
+    }
 
 
 def test_an_idle_query_looks_at_most_twenty_times_a_second() -> None:
@@ -853,7 +857,8 @@ def test_the_end_of_a_batch_is_an_offset_like_any_other() -> None:
     source = FakeSource({"s": Shard(10)})
     plan = planner(source)
     end = step(plan, source, begin(plan))
-    assert {key: end[key] for key in ("epochs", "next", "version")} == encode({"s": Position(10, "life-1")})
+    bare = Checkpoint({"s": Position(10, "life-1")}).encode()
+    assert {key: end[key] for key in ("epochs", "next", "version")} == bare
     assert list(end) == sorted(end)
 
 
@@ -870,8 +875,8 @@ def test_the_wait_for_a_server_does_not_keep_new_records_waiting() -> None:
     assert same_text(plan.next(start, None), start)
     source.shards["A"].next = 21
     source.clock.now += 0.06
-    assert decode(plan.next(start, None))["A"].next == 21
-    assert decode(plan.head())["A"].next == 21
+    assert Checkpoint.decode(plan.next(start, None)).positions["A"].next == 21
+    assert Checkpoint.decode(plan.head()).positions["A"].next == 21
 
 
 def test_a_slow_look_never_keeps_the_next_one_waiting_for_long() -> None:
@@ -880,7 +885,7 @@ def test_a_slow_look_never_keeps_the_next_one_waiting_for_long() -> None:
     start = step(plan, source, begin(plan))
     source.shards["A"].next = 21
     source.clock.now += LOOK_AT_LEAST
-    assert decode(plan.next(start, None))["A"].next == 21
+    assert Checkpoint.decode(plan.next(start, None)).positions["A"].next == 21
 
 
 def test_without_retries_a_lost_server_is_told_at_once() -> None:
@@ -893,7 +898,7 @@ def test_each_position_has_the_mark_of_the_record_before_it() -> None:
     source = MarkingSource({"A": Shard(11), "B": Shard(1)})
     plan = planner(source)
     end = step(plan, source, begin(plan))
-    assert decode(end) == {"A": Position(11, "life-1", "a10"), "B": Position(1, "life-1")}
+    assert Checkpoint.decode(end).positions == {"A": Position(11, "life-1", "a10"), "B": Position(1, "life-1")}
     assert same_text(step(plan, source, end), end)
 
 
@@ -914,7 +919,7 @@ def test_numbers_that_begin_anew_are_read_from_the_first_where_loss_is_allowed()
     source.written["A"], source.shards["A"].next = "b", 51
     end = step(plan, source, start)
     assert spans(plan.tasks(start, end)) == [("A", 1, 51)]
-    assert decode(end)["A"].mark == "b50"
+    assert Checkpoint.decode(end).positions["A"].mark == "b50"
     source.shards["A"].next = 61
     after = step(plan, source, end)
     assert spans(plan.tasks(end, after)) == [("A", 51, 61)]
@@ -965,7 +970,7 @@ def test_a_last_record_that_was_deleted_costs_one_more_look() -> None:
     start = begin(plan)
     source.looks = 0
     end = step(plan, source, start)
-    assert decode(end)["A"] == Position(11, "life-1")
+    assert Checkpoint.decode(end).positions["A"] == Position(11, "life-1")
     assert source.looks == 2
     assert same_text(plan.next(end, None), end)
     assert source.looks == 2
@@ -973,8 +978,8 @@ def test_a_last_record_that_was_deleted_costs_one_more_look() -> None:
 
 def test_a_checkpoint_without_marks_goes_on() -> None:
     source = MarkingSource({"A": Shard(11)})
-    end = step(planner(source), source, encode({"A": Position(5, "life-1")}))
-    assert decode(end)["A"] == Position(11, "life-1", "a10")
+    end = step(planner(source), source, Checkpoint({"A": Position(5, "life-1")}).encode())
+    assert Checkpoint.decode(end).positions["A"] == Position(11, "life-1", "a10")
 
 
 # A new query, and one that goes on
@@ -989,7 +994,7 @@ def test_a_new_query_begins_and_a_restarted_one_goes_on_with_its_notes() -> None
     again = planner(source)
     for _ in range(2):
         assert same_text(step(again, source, at), at)
-    assert (source.begun, source.resumed) == (1, [(decode(at), {"s": "noted"})])
+    assert (source.begun, source.resumed) == (1, [(Checkpoint.decode(at).positions, {"s": "noted"})])
 
 
 def test_a_batch_read_begins() -> None:
@@ -1002,7 +1007,7 @@ def test_a_batch_read_begins() -> None:
 def test_what_a_source_knows_only_by_the_checkpoint_is_read(frozen: bool) -> None:
     source = ResumingSource({"s": Shard(10), "old": Shard(10)}, hidden="old")
     plan = planner(source)
-    at = encode({"s": Position(10, "life-1"), "old": Position(3, "life-1")})
+    at = Checkpoint({"s": Position(10, "life-1"), "old": Position(3, "life-1")}).encode()
     if frozen:
         plan.freeze()
     end = step(plan, source, at)
@@ -1012,9 +1017,9 @@ def test_what_a_source_knows_only_by_the_checkpoint_is_read(frozen: bool) -> Non
 def test_a_checkpoint_without_notes_goes_on() -> None:
     source = ResumingSource({"s": Shard(10)})
     plan = planner(source)
-    at = encode({"s": Position(10, "life-1")})
+    at = Checkpoint({"s": Position(10, "life-1")}).encode()
     assert same_text(step(plan, source, at), at), "notes alone are no reason for a batch"
-    assert source.resumed == [(decode(at), {})]
+    assert source.resumed == [(Checkpoint.decode(at).positions, {})]
 
 
 def test_a_wait_that_is_over_is_not_begun_again_where_the_end_has_no_mark() -> None:
@@ -1025,4 +1030,4 @@ def test_a_wait_that_is_over_is_not_begun_again_where_the_end_has_no_mark() -> N
     source.unmarked = True
     assert same_text(step(plan, source, start), start)
     source.clock.now += 900
-    assert decode(step(plan, source, start))["A"].next == 51
+    assert Checkpoint.decode(step(plan, source, start)).positions["A"].next == 51

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConnectError, Disconnected
-from penstock.retry import LONGEST_WAIT, Retry, at_once
+from penstock.kit.retry import LONGEST_WAIT, Retry, at_once
 
 AWAY = Disconnected("the server is away")
 

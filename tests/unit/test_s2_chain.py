@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from s2_sdk._generated.s2.v1 import s2_pb2 as pb
 
-from penstock.connectors.s2 import chain, wire
+from penstock.clients.s2 import wire
+from penstock.clients.s2.wire import MOST_BYTES, MOST_RECORDS
+from penstock.connectors.s2 import chain
 from penstock.connectors.s2.chain import Batch, Chain, Stamp
-from penstock.connectors.s2.options import MOST_BYTES, MOST_RECORDS
-from penstock.contract import Origin
 from penstock.errors import ConnectError, ProtocolError
+from penstock.kit.contract import Origin
 
 ME = Origin("query-1", 5, 0)
 

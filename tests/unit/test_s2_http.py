@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock.connectors.s2.http import Connection, Request
+from penstock.clients.s2.http import Connection, Request
 from penstock.errors import Disconnected
 
 GET = Request("GET", "/x")
@@ -107,7 +107,7 @@ def test_what_is_cut_off_or_garbled_is_a_lost_connection(answer: bytes, why: str
 
 
 def test_an_answer_without_end_is_not_gathered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.connectors.s2.http.WHOLE", 1 << 20)
+    monkeypatch.setattr("penstock.clients.s2.http.WHOLE", 1 << 20)
     chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
     for head, body in ((b"transfer-encoding: chunked\r\n", chunk * 20), (b"", bytes(2 << 20))):
         with answering(b"HTTP/1.1 500 No\r\n" + head + b"\r\n" + body) as connection:

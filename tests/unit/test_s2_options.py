@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from penstock.connectors.s2 import S2Streams
-from penstock.contract import Predicate
 from penstock.errors import OptionError
+from penstock.kit.contract import Predicate
 
 
 def _read(**options: str) -> Any:

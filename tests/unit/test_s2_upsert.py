@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_jsontext import KINDS, NAMES, PLAIN, shown, some
 
-from penstock import ddl
-from penstock.connectors.s2 import upsert, wire
+from penstock.arrow import ddl
+from penstock.clients.s2 import wire
+from penstock.connectors.s2 import upsert
 from penstock.errors import OptionError, ProtocolError
 
 

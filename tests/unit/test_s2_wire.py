@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from s2_sdk._generated.s2.v1 import s2_pb2 as pb
 
-from penstock.connectors.s2 import wire
+from penstock.clients.s2 import wire
 from penstock.errors import ProtocolError
 
 NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, wire._LAST))

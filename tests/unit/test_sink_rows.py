@@ -11,21 +11,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock import templates
-from penstock.columns import lengths
+from penstock.arrow.buffers import lengths
+from penstock.arrow.types import HEADERS
+from penstock.clients.jetstream.api import LEDGER, StreamInfo
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.jetstream.publish import Chunk
+from penstock.clients.nats.frames import frames, size_of
+from penstock.clients.nats.options import NatsOptions
+from penstock.clients.nats.subjects import as_regex
 from penstock.connectors.jetstream import rows
-from penstock.connectors.jetstream.api import StreamInfo
-from penstock.connectors.jetstream.calls import Calls
 from penstock.connectors.jetstream.guard import ROWS, Guard, _rows
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
-from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets
-from penstock.connectors.nats.frames import frames, size_of
-from penstock.connectors.nats.options import NatsOptions
-from penstock.connectors.nats.subjects import as_regex
-from penstock.contract import Origin, Receipt
 from penstock.errors import OptionError
-from penstock.record import HEADERS
+from penstock.kit import templates
+from penstock.kit.contract import Origin, Receipt
 
 ORIGIN = Origin("q-1", 3, 2)
 Headers = list[tuple[str, bytes | None]] | None
@@ -735,7 +735,7 @@ class Server:
 
     def __init__(self, streams: dict[str, tuple[str, ...]]):
         self.connection = SimpleNamespace(options=NatsOptions(), info={"server_id": "N1", "server_name": ""})
-        self.all, self.asked = streams, 0
+        self.all, self.asked, self.ledger = streams, 0, LEDGER
 
     def names(self, subject: str | None = None) -> list[str]:
         self.asked += 1

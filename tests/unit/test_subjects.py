@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.clients.nats.subjects import intersect, overlapping, prefix_filter, problem
 from penstock.connectors.jetstream import MOST_SUBJECTS, JetStream
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats.subjects import intersect, overlapping, prefix_filter, problem
-from penstock.contract import Predicate
+from penstock.kit.contract import Predicate
 
 
 def words(tokens: str | list[str], longest: int) -> list[str]:

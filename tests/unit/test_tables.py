@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
 from penstock.errors import OptionError
 from penstock.options import Options, alias, secrets, shown
-from penstock.spark.tables import DECLARED, TABLE_OPTIONS, given_to_create, is_insert, recall, remember
+from penstock.spark.catalog import DECLARED, TABLE_OPTIONS, given_to_create, is_insert, recall, remember
 
 MODELS: list[type[Options]] = [JetStreamOptions, JetStreamSinkOptions]
 SCHEMA = StructType([StructField("value", BinaryType(), False), StructField("sequence", LongType())])

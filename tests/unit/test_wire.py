@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.columns import decimals, offsets, segments
-from penstock.connectors.nats.headers import all_fields, fields, headers_column
-from penstock.connectors.nats.wire import LARGE, LINE, Frame, Kind, Messages, Scan, info, parse, scan
+from penstock.arrow.buffers import decimals, offsets, segments
+from penstock.arrow.types import HEADERS
+from penstock.clients.nats.headers import all_fields, fields, headers_column
+from penstock.clients.nats.wire import LARGE, LINE, Frame, Kind, Messages, Scan, info, parse, scan
 from penstock.errors import ProtocolError
-from penstock.record import HEADERS
 
 SID = 7
 NO_MESSAGES = b"NATS/1.0 404 No Messages\r\n\r\n"
@@ -376,7 +376,7 @@ CORRUPTING = [
 def test_lengths_below_zero_are_refused() -> None:
     # In a process of its own: a value of negative length makes Arrow read and write outside of its memory.
     check = f"""
-from penstock.connectors.nats.wire import parse, scan
+from penstock.clients.nats.wire import parse, scan
 from penstock.errors import ProtocolError
 good = b"MSG a 7 r.2 2\\r\\nhi\\r\\n"
 for broken in {CORRUPTING!r}:

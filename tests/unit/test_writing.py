@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from penstock import cargo
-from penstock.contract import Origin, Receipt
+from penstock.kit import via_driver as cargo
+from penstock.kit.contract import Origin, Receipt
 from penstock.spark.writing import BatchWriter, Done
 
 ROWS = pa.RecordBatch.from_pydict({"value": ["a", "b", "c"]})

@@ -7,9 +7,10 @@ from penstock.errors import OptionError, nearest
 
 FORMATS = {
     "jetstream": "penstock.connectors.jetstream:JetStream",
-    "nats": "penstock.connectors.core:CoreNats",
+    "nats": "penstock.connectors.nats:CoreNats",
     "s2": "penstock.connectors.s2:S2Streams",
     "iggy": "penstock.connectors.iggy:Iggy",
+    "journal": "penstock.connectors.journal:Journal",
 }
 
 

@@ -13,16 +13,17 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.columns import cuts, sizes
-from penstock.contract import Gathering, Holding, Predicate, Source
+from penstock.arrow.buffers import cuts, sizes
 from penstock.errors import OptionError
-from penstock.offsets import Bound, Range, decode
-from penstock.plan import Planner
-from penstock.spark.arrow import arrow_schema
+from penstock.kit.contract import Gathering, Holding, Predicate, Source
+from penstock.planning.checkpoint import Checkpoint
+from penstock.planning.planner import Planner
+from penstock.planning.positions import Bound, Range
 from penstock.spark.process import settle_in
+from penstock.spark.schema import arrow_schema
 
 if TYPE_CHECKING:
-    from penstock.spark import Connector
+    from penstock.spark.connector import Connector
 
 # Filters may be pushed by wall-clock time, but servers' clocks differ a little after a change of leader.
 CLOCK_SLACK = 60_000_000
@@ -121,7 +122,7 @@ class StreamReader(_Reading, spark.DataSourceStreamReader, SupportsTriggerAvaila
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has the rows before `end` for good."""
-        self.planner.source.commit(decode(end))
+        self.planner.source.commit(Checkpoint.decode(end).positions)
 
     def stop(self) -> None:
         """Close what was opened. Spark seldom calls this: it ends the process instead."""

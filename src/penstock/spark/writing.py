@@ -9,15 +9,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import datasource as spark
 
-from penstock.contract import Beginning, Origin, Receipt, Sink
 from penstock.errors import ProtocolError
-from penstock.offsets import Offsets
-from penstock.retry import at_once
+from penstock.kit.contract import Beginning, Origin, Receipt, Sink
+from penstock.kit.retry import at_once
+from penstock.planning.positions import Offsets
 from penstock.spark.input import whole
 from penstock.spark.process import settle_in
 
 if TYPE_CHECKING:
-    from penstock.spark import Connector
+    from penstock.spark.connector import Connector
 
 log = logging.getLogger("penstock")
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from operators.process import Process
-from penstock.contract import Holding
 from penstock.errors import PenstockError
-from penstock.plan import Planner
-from penstock.spark import Connector
+from penstock.kit.contract import Holding
+from penstock.planning.planner import Planner
+from penstock.spark.connector import Connector
 
 # A task that takes longer than this hangs.
 PATIENCE = 20.0

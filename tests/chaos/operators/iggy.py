@@ -9,15 +9,15 @@ from typing import Any
 import apache_iggy as sdk
 import pyarrow as pa
 
-from iggy_double import IggyDouble, Partition
 from iggy_harness import IggyAdmin, options
 from operators.model import Record, Row
 from operators.scene import AWAY, HEADERS, LOSS, OTHER_ROWS, Operator, Scene, as_headers, of_body, pairs
 from penstock.connectors.iggy import Iggy as Connection
 from penstock.errors import ConnectError, OptionError, PenstockError
-from penstock.spark import Connector
+from penstock.spark.connector import Connector
+from penstock.testing.iggy_double import IggyDouble, Partition
 
-LIMITS = {"retryDelay": "10ms", "requestTimeout": "2s", "connectTimeout": "2s", "maxRetries": "8"}
+LIMITS = {"requestTimeout": "2s", "connectTimeout": "2s", "reconnectTimeout": "8s"}
 FOREIGN = b"somebody else's"
 UNSURE: tuple[type[PenstockError], str] = (PenstockError, "nobody can tell|made again|gone|no topic|no stream")
 LOST: tuple[type[PenstockError], str] = (ConnectError, "has lost what was written|lost what it had")

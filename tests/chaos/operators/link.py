@@ -3,9 +3,8 @@
 import time
 from collections.abc import Callable
 
-from proxy import Proxy
-
 from operators.scene import AWAY, Operator, Scene
+from penstock.testing.proxy import Proxy
 
 
 class Link:

@@ -13,8 +13,8 @@ from typing import Any
 from harness import Admin
 from operators.model import Headers
 from operators.scene import AWAY, DENIED, Operator, Scene
-from penstock.connectors.jetstream.calls import ApiError
-from penstock.embedded import NatsServer
+from penstock.clients.jetstream.calls import ApiError
+from penstock.testing.nats_server import NatsServer
 
 LIMITS = {"reconnectTimeout": "3s", "requestTimeout": "3s", "connectTimeout": "2s"}
 NO_STREAM, NO_MESSAGE = 10059, 10037

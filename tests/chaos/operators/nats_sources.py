@@ -10,12 +10,12 @@ import pyarrow as pa
 from operators.model import Record, Row
 from operators.nats import Nats, Wire
 from operators.scene import LOSS, OTHER_ROWS, Operator, Scene, of_body, pairs
-from penstock.connectors.core import CoreNats
+from penstock.clients.jetstream.calls import ApiError
 from penstock.connectors.jetstream import JetStream
-from penstock.connectors.jetstream.calls import ApiError
+from penstock.connectors.nats import CoreNats
 from penstock.errors import ConnectError, OptionError, PenstockError
-from penstock.plan import Planner
-from penstock.spark import Connector
+from penstock.planning.planner import Planner
+from penstock.spark.connector import Connector
 
 FOLLOWER = "follower"
 ADMIN = {"user": "admin", "password": "admin"}

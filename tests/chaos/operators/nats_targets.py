@@ -11,10 +11,10 @@ import pyarrow as pa
 from operators.model import Row
 from operators.nats import Nats, Wire, fields
 from operators.scene import HEADERS, Operator, Scene, as_headers, of_body
-from penstock.connectors.core import CoreNats
 from penstock.connectors.jetstream import JetStream
+from penstock.connectors.nats import CoreNats
 from penstock.errors import ConnectError, OptionError, PenstockError
-from penstock.spark import Connector
+from penstock.spark.connector import Connector
 
 COLUMNS = pa.schema([("value", pa.binary()), ("headers", HEADERS), ("subject", pa.string())])
 LEDGER = "PENSTOCK_LEDGER"

@@ -22,12 +22,12 @@ from operators.model import Record as Published
 from operators.model import Row
 from operators.scene import AWAY, HEADERS, LOSS, OTHER_ROWS, Operator, Scene, as_headers, of_body, pairs
 from penstock.connectors.s2 import S2Streams
-from penstock.connectors.s2.lite import S2Lite
 from penstock.errors import ConnectError, OptionError, PenstockError
-from penstock.spark import Connector
+from penstock.spark.connector import Connector
+from penstock.testing.s2_lite import S2Lite
 from s2_harness import S2Admin
 
-LIMITS = {"retryDelay": "10ms", "requestTimeout": "3s", "connectTimeout": "2s", "maxRetries": "8"}
+LIMITS = {"requestTimeout": "3s", "connectTimeout": "2s", "reconnectTimeout": "8s"}
 FOREIGN = b"somebody else's"
 UNSURE: tuple[type[PenstockError], str] = (
     PenstockError,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from operators.engine import Checkpoint
 from operators.model import Cause, Headers, Model, Record, Row
 from penstock.errors import ConnectError, DataLossError, OptionError, PenstockError
-from penstock.spark import Connector
+from penstock.spark.connector import Connector
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # A server or a way to it that failed for a while: any complaint about the connection is in order, and it goes on later.

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.connectors.iggy import wire
+from penstock.arrow.types import TIMESTAMP
+from penstock.clients.iggy import wire
 from penstock.connectors.iggy.options import IggySinkOptions, IggySourceOptions
 from penstock.connectors.iggy.sink import IggySink
 from penstock.connectors.iggy.source import IggySource
-from penstock.contract import Sink, Source
-from penstock.record import TIMESTAMP, columns
-from penstock.spark import Connector
+from penstock.kit.contract import Sink, Source
+from penstock.kit.rows import columns
+from penstock.spark.connector import Connector
 
 
 class Iggy(Connector):

@@ -7,13 +7,14 @@ the last message of a task still is, all before it are there too.
 import sys
 from typing import NamedTuple
 
-from penstock.connectors.iggy import polls, rows
-from penstock.connectors.iggy.client import Client
+from penstock.clients.iggy import polls
+from penstock.clients.iggy.client import Client
+from penstock.clients.iggy.wire import Where
+from penstock.connectors.iggy import rows
 from penstock.connectors.iggy.options import IggySinkOptions
-from penstock.connectors.iggy.wire import Where
-from penstock.contract import Origin
 from penstock.errors import ConnectError, Disconnected
-from penstock.offsets import Offsets, Position
+from penstock.kit.contract import Origin
+from penstock.planning.positions import Offsets, Position
 
 # By partition: the offset of a message, and who wrote it.
 Last = dict[str, tuple[int, Origin]]

@@ -1,16 +1,12 @@
 """What a user may set to read and to write Apache Iggy."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from penstock.contract import ReadOptions, WriteOptions
-from penstock.options import Bytes, Count, Csv, Options, Seconds, option
-from penstock.retry import Retry
-
-# The server's own limits.
-MOST_PAYLOAD, MOST_REQUEST, MOST_HEADER = 64_000_000, 60 << 20, 255
+from penstock.clients.iggy.options import IggyOptions
+from penstock.clients.iggy.wire import MOST_REQUEST
+from penstock.options import Bytes, Count, Csv, ReadOptions, Seconds, WriteOptions, option
 
 
 def _whole(value: Any) -> Any:
@@ -29,46 +25,6 @@ def _check_names(*names: str) -> None:
             raise ValueError(f"'{name}' is all digits, and Iggy's clients take that for a number: use another name")
         if not 0 < len(name.encode()) <= 255:
             raise ValueError(f"'{name[:40]}' is no name of a stream or topic: it must have 1 to 255 bytes")
-
-
-class IggyOptions(Options):
-    """How to reach a server."""
-
-    address: str = option("127.0.0.1:8090", doc="Address of the server, its TCP port.", place=True)
-    username: str = option("iggy", doc="User name.")
-    password: SecretStr | None = option(None, doc="Password.", env="IGGY_PASSWORD")
-    password_file: Path | None = option(None, doc="File that holds the password.")
-    token: SecretStr | None = option(None, doc="Personal access token, instead of user and password.", env="IGGY_TOKEN")
-    token_file: Path | None = option(None, doc="File that holds the token.")
-    tls: bool = option(False, doc="Use TLS.")
-    tls_domain: str | None = option(None, doc="Name in the server's certificate, where it is not that of the address.")
-    tls_ca: Path | None = option(None, doc="PEM file of the authorities to trust, instead of the system's.")
-    connect_timeout: Seconds = option(5.0, doc="The longest wait for a connection.")
-    request_timeout: Seconds = option(30.0, doc="The longest wait for an answer.")
-    max_retries: Annotated[int, Field(ge=0)] = option(
-        10, doc="How often a lost connection is tried again without any progress in between."
-    )
-    retry_delay: Seconds = option(0.1, doc="The wait before the first retry; it doubles up to two seconds.")
-
-    def retry(self, what: str) -> Retry:
-        """As often as `maxRetries` says."""
-        return Retry(what, attempts=self.max_retries, delay=self.retry_delay)
-
-    def secure(self) -> bool:
-        """Whoever says how to check a server means TLS, and no password in the clear."""
-        return bool(self.tls or self.tls_ca or self.tls_domain)
-
-    @model_validator(mode="after")
-    def _says_where_and_who(self) -> Self:
-        host, _, port = self.address.rpartition(":")
-        if not host or not port.isdigit() or "@" in host or "/" in host:
-            raise ValueError("address must be host:port, such as 127.0.0.1:8090")
-        if not (self.password or self.password_file or self.token or self.token_file):
-            raise ValueError(
-                f"no password is given for user '{self.username}'. Set 'password', 'passwordFile' or 'token', or "
-                "IGGY_PASSWORD in the environment of the driver"
-            )
-        return self
 
 
 class TopicOptions(IggyOptions):

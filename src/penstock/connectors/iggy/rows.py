@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import Ints, lengths
-from penstock.connectors.iggy.options import MOST_HEADER, MOST_PAYLOAD, IggySinkOptions
-from penstock.connectors.iggy.wire import KINDS, TYPED_HEADERS, Words
-from penstock.contract import Origin
+from penstock.arrow.buffers import Ints, lengths
+from penstock.clients.iggy.wire import KINDS, MOST_HEADER, MOST_PAYLOAD, TYPED_HEADERS, Words
+from penstock.connectors.iggy.options import IggySinkOptions
 from penstock.errors import OptionError
-from penstock.record import IN_SQL, accept, is_bytes, is_count, is_headers
+from penstock.kit.contract import Origin
+from penstock.kit.rows import IN_SQL, accept, is_bytes, is_count, is_headers
 
 # An id of ours: 48 bits of the query, 32 of the batch, 20 of the task, 28 of the row.
 _QUERY, _BATCH, _TASK, _ROW = 48, 32, 20, 28

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import Ints
-from penstock.connectors.iggy import polls, rows
-from penstock.connectors.iggy.client import Client, PartitionInfo
+from penstock.arrow.buffers import Ints
+from penstock.clients.iggy import polls
+from penstock.clients.iggy.client import Client, PartitionInfo
+from penstock.clients.iggy.wire import Messages, Where, Words
+from penstock.connectors.iggy import rows
 from penstock.connectors.iggy.kept import lost
 from penstock.connectors.iggy.options import IggySinkOptions
-from penstock.connectors.iggy.wire import Messages, Where, Words
-from penstock.contract import Origin
-from penstock.offsets import Offsets
+from penstock.kit.contract import Origin
+from penstock.planning.positions import Offsets
 
 log = logging.getLogger("penstock")
 

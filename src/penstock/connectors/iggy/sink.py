@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock import cargo
-from penstock.columns import Ints
+from penstock.arrow.buffers import Ints
+from penstock.clients.iggy.client import Client, PartitionInfo, Sending, messages
+from penstock.clients.iggy.wire import Where
 from penstock.connectors.iggy import kept, rows
-from penstock.connectors.iggy.client import Client, PartitionInfo, Sending, messages
 from penstock.connectors.iggy.options import IggySinkOptions
 from penstock.connectors.iggy.rows import Rows
 from penstock.connectors.iggy.seen import Seen
-from penstock.connectors.iggy.wire import Where
-from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
-from penstock.offsets import Offsets, Position
+from penstock.kit import via_driver as cargo
+from penstock.kit.contract import Origin, Receipt
+from penstock.planning.positions import Offsets, Position
 
 log = logging.getLogger("penstock")
 
@@ -169,7 +169,14 @@ class _Task:
     def _begin(self) -> None:
         found = self.sink.partitions()
         if found is None and self.options.create_topic:
-            self.client.make(self.options)
+            self.client.make(
+                self.options.stream,
+                self.options.target,
+                self.options.topic_partitions,
+                expiry=self.options.message_expiry,
+                max_size=self.options.max_topic_size,
+                durability=self.options.durability,
+            )
             found = self.sink.partitions()
         if found is None:
             raise self.sink.missing()

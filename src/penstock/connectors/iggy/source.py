@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.iggy import polls, wire
-from penstock.connectors.iggy.client import Client, PartitionInfo
+from penstock.arrow.types import TIMESTAMP
+from penstock.clients.iggy import polls, wire
+from penstock.clients.iggy.client import Client, PartitionInfo
+from penstock.clients.iggy.wire import Messages, Where
 from penstock.connectors.iggy.options import IggySourceOptions
-from penstock.connectors.iggy.wire import Messages, Where
 from penstock.errors import DataLossError, Disconnected, OptionError, PenstockError
-from penstock.offsets import Bound, Bounds, Loss, Offsets, Range
-from penstock.record import TIMESTAMP
+from penstock.planning.positions import Bound, Bounds, Loss, Offsets, Range
 
 log = logging.getLogger("penstock")
 

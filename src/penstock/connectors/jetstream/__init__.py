@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from penstock.clients.nats.subjects import intersect, prefix_filter, problem
 from penstock.connectors.jetstream.durable import DurableSource
 from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
 from penstock.connectors.jetstream.sink import JetStreamSink
 from penstock.connectors.jetstream.source import JetStreamSource
-from penstock.connectors.nats.subjects import intersect, prefix_filter, problem
-from penstock.contract import Predicate, Sink, Source
-from penstock.record import columns
-from penstock.spark import Connector
+from penstock.kit.contract import Predicate, Sink, Source
+from penstock.kit.rows import columns
+from penstock.spark.connector import Connector
 
 # A consumer takes many filters, but each costs on every message.
 MOST_SUBJECTS = 64

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from penstock.connectors.jetstream.api import FOLLOWER, StreamInfo
-from penstock.connectors.jetstream.calls import Calls
-from penstock.connectors.jetstream.counting import before
+from penstock.clients.jetstream.api import FOLLOWER, StreamInfo
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.jetstream.counting import before
+from penstock.clients.nats.subjects import intersect
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats.subjects import intersect
 from penstock.errors import OptionError
 
 

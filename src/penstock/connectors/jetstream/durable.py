@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.answers import field
-from penstock.columns import join, numbers, offsets, segments
-from penstock.connectors.jetstream import api, engines
-from penstock.connectors.jetstream.calls import ApiError, Calls
+from penstock.arrow.buffers import join, numbers, offsets, segments
+from penstock.clients.answers import field
+from penstock.clients.jetstream import api, engines
+from penstock.clients.jetstream.calls import ApiError, Calls
+from penstock.clients.nats import wire
+from penstock.clients.nats.client import Connection
+from penstock.clients.nats.frames import frames
+from penstock.clients.nats.pool import connect, keep
 from penstock.connectors.jetstream.floor import ACK, Deliveries, safe, with_acks
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.connectors.nats import wire
-from penstock.connectors.nats.client import Connection
-from penstock.connectors.nats.frames import frames
-from penstock.connectors.nats.pool import connect, keep
 from penstock.errors import Disconnected, OptionError, PenstockError
-from penstock.held import Held
-from penstock.offsets import Bound, Bounds, Offsets, Range
-from penstock.retry import Retry
+from penstock.kit.buffer import Held
+from penstock.kit.retry import Retry
+from penstock.planning.positions import Bound, Bounds, Offsets, Range
 
 log = logging.getLogger("penstock")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import Ints
+from penstock.arrow.buffers import Ints
 from penstock.errors import ProtocolError
 
 # Columns that travel with a message from its delivery to its acknowledgement: the subject to acknowledge on, and the

@@ -15,23 +15,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import Ints, join
-from penstock.connectors.jetstream.api import StreamInfo
-from penstock.connectors.jetstream.calls import Calls, Stored
+from penstock.arrow.buffers import Ints, join
+from penstock.clients.jetstream.api import StreamInfo
+from penstock.clients.jetstream.calls import Calls, Stored
+from penstock.clients.jetstream.publish import Chunk
+from penstock.clients.nats.commands import COMMANDS
+from penstock.clients.nats.frames import header_lines
+from penstock.clients.nats.headers import all_fields
+from penstock.clients.nats.options import NatsOptions
 from penstock.connectors.jetstream.ledger import Claim, Ledger
 from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
-from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.rows import MESSAGE_ID
 from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.connectors.jetstream.targets import Targets
-from penstock.connectors.nats.commands import COMMANDS
-from penstock.connectors.nats.frames import header_lines
-from penstock.connectors.nats.headers import all_fields
-from penstock.connectors.nats.options import NatsOptions
-from penstock.contract import Origin
 from penstock.errors import DataLossError, OptionError
-from penstock.offsets import Range
-from penstock.record import columns
+from penstock.kit.contract import Origin
+from penstock.kit.rows import columns
+from penstock.planning.positions import Range
 
 # Of the window, how much is relied on: what is sent must also arrive in it.
 RELIED_ON = 0.8

@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.answers import field
-from penstock.connectors.jetstream import api
-from penstock.connectors.jetstream.calls import ApiError, Calls, Stored
-from penstock.connectors.nats.client import Denied
-from penstock.connectors.nats.wire import Frame
-from penstock.contract import Origin
+from penstock.clients.answers import field
+from penstock.clients.jetstream import api
+from penstock.clients.jetstream.calls import ApiError, Calls, Stored
+from penstock.clients.nats.client import Denied
+from penstock.clients.nats.wire import Frame
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
+from penstock.kit.contract import Origin
 
 # How long the notes of one `df.write` stay where nobody takes them away. No task of it is retried after that.
 MONTH = b"NATS/1.0\r\nNats-TTL: 720h\r\n\r\n"

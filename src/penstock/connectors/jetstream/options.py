@@ -6,14 +6,13 @@ from typing import Any, Literal, Self
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
-from penstock.connectors.nats.options import LEFT_OUT, NatsOptions, PublishOptions
-from penstock.connectors.nats.subjects import check_filters, problem
-from penstock.contract import STARTS, ReadOptions, WriteOptions
+from penstock.clients.jetstream.api import LEDGER
+from penstock.clients.nats.options import LEFT_OUT, NatsOptions, PublishOptions
+from penstock.clients.nats.subjects import check_filters, problem
 from penstock.errors import OptionError
-from penstock.options import Bytes, Count, Csv, Positions, Seconds, alias, option
+from penstock.options import STARTS, Bytes, Count, Csv, Positions, ReadOptions, Seconds, WriteOptions, alias, option
 
 # The stream in which attempts to write are noted, unless the user says otherwise. Nobody means it who misspells a name.
-LEDGER = "PENSTOCK_LEDGER"
 
 
 class JetStreamOptions(NatsOptions, ReadOptions):

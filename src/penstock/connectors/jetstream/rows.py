@@ -11,23 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import templates
-from penstock.columns import Ints, join, lengths, numbers
+from penstock.arrow.buffers import Ints, join, lengths, numbers
+from penstock.clients.jetstream.publish import Chunk
+from penstock.clients.nats.commands import COMMANDS, NEVER_OURS
+from penstock.clients.nats.frames import Fault, bad_body, bad_header, bad_subject, bad_value, header_lines, size_of
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
-from penstock.connectors.jetstream.publish import Chunk
-from penstock.connectors.nats.commands import COMMANDS, NEVER_OURS
-from penstock.connectors.nats.frames import (
-    Fault,
-    bad_body,
-    bad_header,
-    bad_subject,
-    bad_value,
-    header_lines,
-    size_of,
-)
-from penstock.contract import Origin
 from penstock.errors import OptionError
-from penstock.record import IN_SQL, is_bytes, is_count, is_headers, is_text
+from penstock.kit import templates
+from penstock.kit.contract import Origin
+from penstock.kit.rows import IN_SQL, is_bytes, is_count, is_headers, is_text
 
 
 def is_ttl(kind: pa.DataType) -> bool:

@@ -6,22 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock import templates
-from penstock.ahead import Ahead
-from penstock.columns import lengths
-from penstock.connectors.jetstream import acks, api, publish, rows
-from penstock.connectors.jetstream.acks import Acks, Refusal
-from penstock.connectors.jetstream.calls import Calls
+from penstock.arrow.buffers import lengths
+from penstock.clients.jetstream import acks, api, publish
+from penstock.clients.jetstream.acks import Acks, Refusal
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.jetstream.publish import Chunk
+from penstock.clients.nats.client import LineTooLong
+from penstock.clients.nats.frames import longest_line
+from penstock.clients.nats.pool import connect, keep
+from penstock.connectors.jetstream import rows
 from penstock.connectors.jetstream.guard import Guard, one
 from penstock.connectors.jetstream.ledger import Ledger
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
-from penstock.connectors.jetstream.publish import Chunk
 from penstock.connectors.jetstream.targets import Targets, nobody
-from penstock.connectors.nats.client import LineTooLong
-from penstock.connectors.nats.frames import longest_line
-from penstock.connectors.nats.pool import connect, keep
-from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
+from penstock.kit import templates
+from penstock.kit.contract import Origin, Receipt
+from penstock.kit.prefetch import Ahead
 
 log = logging.getLogger("penstock")
 
@@ -123,7 +124,7 @@ class JetStreamSink:
     def open(self) -> Calls:
         """The connection."""
         if self._calls is None:
-            self._calls = Calls(connect(self.options), self.options)
+            self._calls = Calls(connect(self.options), self.options, self.options.ledger)
         return self._calls
 
     def drop(self) -> None:

@@ -14,15 +14,15 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.connectors.jetstream import api, counting, engines
+from penstock.clients.jetstream import api, counting, engines
+from penstock.clients.jetstream.calls import ApiError, Calls
+from penstock.clients.nats.client import Denied
+from penstock.clients.nats.pool import connect, keep
 from penstock.connectors.jetstream.admission import admit, admit_each_filter, admit_filters, listed
-from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.upkeep import Upkeep
-from penstock.connectors.nats.client import Denied
-from penstock.connectors.nats.pool import connect, keep
 from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError, PenstockError
-from penstock.offsets import Bound, Bounds, Loss, Offsets, Position, Range, lost
+from penstock.planning.positions import Bound, Bounds, Loss, Offsets, Position, Range, lost
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -129,7 +129,9 @@ class JetStreamSource:
                 info = self._checked(calls, rest, failures)
                 if info is None:
                     return
-                for rows in self._engine(calls, info, rest)(calls, rest, self.options.subjects):
+                for rows in self._engine(calls, info, rest)(
+                    calls, rest.shard, rest.start, rest.end, self.options.subjects
+                ):
                     gap = _first_gap(rows, rest)
                     # A gap that the head has passed may be messages that the stream lost while they were under way.
                     if gap is not None and not self._checked(self._witness(), replace(rest, start=gap), failures):
@@ -276,17 +278,23 @@ class JetStreamSource:
         small = len(span) <= SMALL and len(self.options.subjects) <= 1
         consumer = partial(engines.consumer, most_idle=info.most_idle)
         both = (engines.direct, consumer) if small else (consumer, engines.direct)
-        return lambda calls, span, filters: self._either(both, calls, span, filters)
+        return partial(self._either, both)
 
     def _either(
-        self, both: tuple[engines.Engine, engines.Engine], calls: Calls, span: Range, filters: Sequence[str]
+        self,
+        both: tuple[engines.Engine, engines.Engine],
+        calls: Calls,
+        stream: str,
+        start: int,
+        end: int,
+        filters: Sequence[str],
     ) -> Iterator[engines.Rows]:
         """One engine; where the account, the stream or a mirror does not let it, the other goes on behind it."""
-        at = span
+        at = start
         try:
-            for rows in both[0](calls, span, filters):
+            for rows in both[0](calls, stream, start, end, filters):
                 yield rows
-                at = replace(at, start=rows.next)
+                at = rows.next
             return
         except Denied:
             self._drop()
@@ -294,20 +302,20 @@ class JetStreamSource:
         except engines.Incomplete:
             pass
         except ApiError as error:
-            log.info("stream '%s' is read the other way: %s", span.shard, error)
-        yield from both[1](calls, at, filters)
+            log.info("stream '%s' is read the other way: %s", stream, error)
+        yield from both[1](calls, stream, at, end, filters)
 
     def _consumer_or_why(
-        self, calls: Calls, span: Range, filters: Sequence[str], most_idle: float
+        self, calls: Calls, stream: str, start: int, end: int, filters: Sequence[str], most_idle: float
     ) -> Iterator[engines.Rows]:
         try:
-            yield from engines.consumer(calls, span, filters, most_idle)
+            yield from engines.consumer(calls, stream, start, end, filters, most_idle)
         except ApiError as error:
             if error.code not in api.TOO_MANY_CONSUMERS:
                 raise
             raise ConnectError(
-                f"stream '{span.shard}' has no consumer left: {error}. Raise its max_consumers or the account's, "
-                f"or read with readEngine=auto and allow DIRECT.GET: nats stream edit {span.shard} --allow-direct"
+                f"stream '{stream}' has no consumer left: {error}. Raise its max_consumers or the account's, "
+                f"or read with readEngine=auto and allow DIRECT.GET: nats stream edit {stream} --allow-direct"
             ) from None
 
     def _checked(self, calls: Calls, span: Range, failures: int) -> api.StreamInfo | None:

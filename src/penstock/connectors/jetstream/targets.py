@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.connectors.jetstream.api import StreamInfo
-from penstock.connectors.jetstream.calls import Calls
+from penstock.clients.jetstream.api import StreamInfo
+from penstock.clients.jetstream.calls import Calls
+from penstock.clients.jetstream.trace import trace
+from penstock.clients.nats.pool import key
+from penstock.clients.nats.subjects import as_regex, intersect
 from penstock.connectors.jetstream.ledger import Ledger
-from penstock.connectors.jetstream.trace import trace
-from penstock.connectors.nats.pool import key
-from penstock.connectors.nats.subjects import as_regex, intersect
 from penstock.errors import OptionError
 
 # Streams seldom change, and what is kept of them is a lower bound or a setting.

@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from penstock.answers import field
-from penstock.connectors.jetstream import api
+from penstock.clients.answers import field
+from penstock.clients.jetstream import api
+from penstock.clients.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.admission import admit, admit_position, admit_query, admit_reader
-from penstock.connectors.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError
-from penstock.offsets import Offsets, Position
+from penstock.planning.positions import Offsets, Position
 
 log = logging.getLogger("penstock")
 

@@ -1,1 +1,60 @@
-"""The NATS protocol: wire, connection and subjects, shared by Core NATS and JetStream."""
+"""format("nats"): Core NATS, what it promises, and how it is opened."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.arrow.types import HEADERS, TIMESTAMP
+from penstock.connectors.nats.capture import CapturedSource
+from penstock.connectors.nats.options import CoreOptions, CoreSinkOptions
+from penstock.connectors.nats.sink import CoreSink
+from penstock.connectors.nats.source import CoreSource
+from penstock.kit.contract import Sink, Source
+from penstock.kit.rows import columns
+from penstock.spark.connector import Connector
+
+
+class CoreNats(Connector):
+    """Core NATS subjects, as messages arrive."""
+
+    format = "nats"
+    options_type = CoreOptions
+    sink_options_type = CoreSinkOptions
+    replayable = False
+    exactly_once = False
+
+    @classmethod
+    def columns(cls, options: CoreOptions) -> pa.Schema:
+        """What arrives; captured, what a stream keeps of it."""
+        if options.capture:
+            return columns(pa.field("subject", pa.string()), headers=options.include_headers)
+        fields = [
+            pa.field("value", pa.binary()),
+            pa.field("headers", HEADERS),
+            pa.field("timestamp", TIMESTAMP),
+            pa.field("subject", pa.string()),
+            pa.field("reply", pa.string()),
+        ]
+        return pa.schema([field for field in fields if options.include_headers or field.name != "headers"])
+
+    @classmethod
+    def open_source(cls, options: CoreOptions) -> Source:
+        """A source that listens from its first use on, or reads what a stream captured."""
+        if options.capture:
+            return CapturedSource(options)
+        return CoreSource(options, cls.columns(options))
+
+    @classmethod
+    def open_sink(cls, options: CoreSinkOptions, columns: pa.Schema) -> Sink:
+        """A sink that connects when the first row comes."""
+        return CoreSink(options, columns)
+
+    @classmethod
+    def servers_own(cls, options: CoreSinkOptions) -> Sequence[str]:
+        """When a message arrived; captured, also where it is stored."""
+        return ("timestamp", "stream", "sequence")
+
+    @classmethod
+    def only_streams(cls, options: CoreOptions) -> str | None:
+        """Nothing is kept to go back to, unless captured."""
+        return None if options.capture else "Core NATS keeps no message. Set capture=true to keep them in a stream"

@@ -1,99 +1,84 @@
-"""How to reach a NATS server: shared by Core NATS and JetStream."""
+"""What a user may set to read and to write Core NATS."""
 
 import re
-from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
-from pydantic import SecretStr, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from penstock.connectors.nats.subjects import problem
-from penstock.options import Csv, Options, Seconds, option
-from penstock.retry import Retry
+from penstock.clients.nats.options import NatsOptions, PublishOptions
+from penstock.clients.nats.subjects import check_filters, problem
+from penstock.options import Bytes, Csv, ReadOptions, Seconds, alias, option
+
+POSITIONS = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_records")
+CAPTURING = ("capture_stream", "capture_max_age", "capture_storage")
 
 
-class NatsOptions(Options):
-    """Addresses, credentials and time limits. Each secret can also be the content of a file."""
+class CoreOptions(NatsOptions, ReadOptions):
+    """Which subjects are listened to, and what is done while Spark is busy."""
 
-    servers: Csv = option(
-        ("nats://127.0.0.1:4222",),
-        doc="Addresses of the servers, a comma list; each is tried in turn.",
-        example="nats://a:4222,nats://b:4222",
-        place=True,
+    subjects: Csv = option(
+        doc="The subjects to listen to: a comma list of filters, which must not overlap.", example="sensors.>"
     )
-    user: str | None = option(None, doc="User name.")
-    user_file: Path | None = option(None, doc="File that holds the user name.")
-    password: SecretStr | None = option(None, doc="Password.")
-    password_file: Path | None = option(None, doc="File that holds the password.")
-    token: SecretStr | None = option(None, doc="Token.")
-    token_file: Path | None = option(None, doc="File that holds the token.")
-    nkey_seed: SecretStr | None = option(
-        None, doc="Seed of an NKey (`SU...`); needs the extra `nats`.", hidden_as="nkeySecret"
+    queue: str | None = option(
+        None, doc="Queue group: each message goes to one member of the group, which others may share."
     )
-    nkey_seed_file: Path | None = option(None, doc="File that holds the seed of an NKey.")
-    credentials: SecretStr | None = option(
-        None,
-        doc="Content of a `.creds` file, JWT and seed; needs the extra `nats`.",
-        lines=True,
-        hidden_as="credentialsSecret",
+    max_buffer_bytes: Bytes = option(
+        256 << 20,
+        doc="How much may wait in the driver until Spark has committed it. What arrives beyond that is dropped, and "
+        "counted.",
+        example="256mb",
     )
-    credentials_file: Path | None = option(None, doc="A `.creds` file.", example="/etc/nats/spark.creds")
-    tls: bool = option(False, doc="Insist on TLS. It is used anyway where the server asks for it or for `tls://`.")
-    tls_ca: Path | None = option(None, doc="PEM file of the authorities to trust, instead of the system's.")
-    tls_cert: Path | None = option(None, doc="PEM file of the client's certificate.")
-    tls_key: Path | None = option(None, doc="PEM file of its key, where `tlsCert` does not hold it.")
-    tls_handshake_first: bool = option(False, doc="Start TLS before the server speaks, as its `handshake_first` asks.")
-    domain: str | None = option(None, doc="JetStream domain, as behind a leaf node.", example="hub")
-    api_prefix: str | None = option(None, doc="Prefix of the JetStream API where an account imports it elsewhere.")
-    inbox_prefix: str = option("_INBOX", doc="Prefix of the subjects for replies; the account must allow to subscribe.")
-    connect_timeout: Seconds = option(5.0, doc="The longest wait for a connection, per address.")
-    request_timeout: Seconds = option(10.0, doc="The longest wait for an answer.")
-    reconnect_timeout: Seconds = option(
-        60.0, doc="How long a running query waits for its servers to come back before it fails."
+    capture: bool = option(
+        False,
+        doc="Let a JetStream stream keep the messages, and read that instead: publishers change nothing, and reading "
+        "becomes replayable. A stream that takes the subjects is used if there is one; else one is made.",
     )
-    connection_name: str = option("penstock", doc="Name of the connection in the server's reports.")
+    capture_stream: str = option("PENSTOCK_CAPTURE", doc="Name of the stream that `capture` makes.")
+    capture_max_age: Seconds = option(3600.0, doc="How long that stream keeps messages.", example="1h")
+    capture_storage: Literal["file", "memory"] = option("file", doc="Where that stream keeps messages.")
 
-    def retry(self, what: str) -> Retry:
-        """For as long as `reconnectTimeout` says."""
-        return Retry(what, timeout=self.reconnect_timeout)
-
-    @field_validator("servers")
+    @field_validator("subjects")
     @classmethod
-    def _no_user_in_addresses(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
-        if not servers:
-            raise ValueError("must name at least one server")
-        if any("@" in server for server in servers):
-            raise ValueError("must not hold a user: addresses show in messages. Use 'user' and 'password', or 'token'")
-        return servers
+    def _filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
+        if not filters:
+            raise ValueError("must name at least one subject")
+        return check_filters(filters)
 
-    @field_validator("domain", "api_prefix", "inbox_prefix")
+    @field_validator("queue")
     @classmethod
-    def _are_subjects(cls, text: str | None) -> str | None:
-        if text is not None and (why := problem(text, wildcards=False)):
-            raise ValueError(f"has '{text}', which {why}")
-        return text
+    def _group(cls, name: str | None) -> str | None:
+        if name is not None and (why := problem(name, wildcards=False)):
+            raise ValueError(f"has '{name}', which {why}")
+        return name
+
+    @field_validator("capture_stream")
+    @classmethod
+    def _stream(cls, name: str) -> str:
+        if not name or re.search(r"[\s.*>/\\]", name):
+            raise ValueError("must be a stream's name, without space, dot, slash, * or >")
+        return name
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.domain and self.api_prefix:
-            raise ValueError("set 'domain' or 'apiPrefix', not both")
-        for server in self.servers:
-            if not re.fullmatch(r"((nats|tls)://)?(\[[^\]]+\]|[^:/\s]+)(:\d+)?/?", server):
-                raise ValueError(f"'servers' has '{server}', which is no address such as nats://host:4222")
+    def _fits_capture(self) -> Self:
+        if self.capture and self.queue:
+            raise ValueError("set 'queue' or 'capture', not both: a stream takes every message")
+        for name in POSITIONS:
+            if not self.capture and getattr(self, name) is not None:
+                raise ValueError(f"'{alias(name)}' needs capture=true: Core NATS keeps nothing to go back to")
+        for name in CAPTURING:
+            if not self.capture and name in self.model_fields_set:
+                raise ValueError(
+                    f"'{alias(name)}' is about the stream that capture=true makes, and nothing is captured here. Set "
+                    f"capture=true, or leave '{alias(name)}' out"
+                )
         return self
 
 
-LEFT_OUT = (
-    "By default they are left out, as in a copied row they would do again what they did to the message that it was "
-    "read from."
-)
+class CoreSinkOptions(NatsOptions, PublishOptions):
+    """Where rows are published."""
 
-
-class PublishOptions(Options):
-    """How any row is published to NATS."""
-
-    command_headers: bool = option(
-        False,
-        doc="Whether headers that tell a server what to do (`Nats-Msg-Id`, `Nats-Rollup`, `Nats-TTL`, "
-        "`Nats-Expected-*`, `Nats-Schedule*`, `Nats-Incr`, `Nats-Required-Api-Level`, `Nats-Batch-*`, "
-        f"`Nats-Stream-Source`, `Nats-Trace-*`) are published as well. {LEFT_OUT}",
+    subject: str | None = option(
+        None,
+        doc="The subject of rows that have none in a column `subject`: literal, or with columns in braces.",
+        example="alerts.{region}",
     )

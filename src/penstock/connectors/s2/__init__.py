@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from penstock.clients.s2.calls import beginning
 from penstock.connectors.s2 import upsert
-from penstock.connectors.s2.calls import beginning
 from penstock.connectors.s2.changes import ChangesSource
 from penstock.connectors.s2.options import S2SinkOptions, S2SourceOptions
 from penstock.connectors.s2.sink import S2Sink
 from penstock.connectors.s2.source import S2Source
-from penstock.contract import Predicate, Sink, Source
-from penstock.record import columns
-from penstock.spark import Connector
+from penstock.kit.contract import Predicate, Sink, Source
+from penstock.kit.rows import columns
+from penstock.spark.connector import Connector
 
 
 class S2Streams(Connector):

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.connectors.s2.options import MOST_BYTES, MOST_RECORDS
-from penstock.connectors.s2.wire import Encoded, append_input, with_header
-from penstock.contract import Origin
+from penstock.clients.s2.wire import MOST_BYTES, MOST_RECORDS, Batch, Encoded, append_input, with_header
+from penstock.kit.contract import Origin
 
 HEADER = b"@penstock"
 # What a stamp may add to a record, as S2 counts it: batches leave room for it.
@@ -44,15 +43,6 @@ class Stamp(NamedTuple):
         except ValueError:
             return None
         return stamp if version == "1" else None
-
-
-class Batch(NamedTuple):
-    """What is sent at once: rows up to `end`, as a message, and where they begin in the stream."""
-
-    end: int
-    records: int
-    at: int
-    message: bytes
 
 
 def mine(stamps: Iterable[Stamp], origin: Origin) -> Stamp | None:

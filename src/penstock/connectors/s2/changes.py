@@ -9,14 +9,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import jsontext
+from penstock.arrow import json as jsontext
+from penstock.arrow.types import TIMESTAMP
+from penstock.clients.s2.wire import Records
 from penstock.connectors.s2 import upsert
 from penstock.connectors.s2.options import S2SourceOptions
 from penstock.connectors.s2.source import S2Source
-from penstock.connectors.s2.wire import Records
 from penstock.errors import OptionError, ProtocolError, nearest
-from penstock.offsets import Range
-from penstock.record import TIMESTAMP
+from penstock.planning.positions import Range
 
 log = logging.getLogger("penstock")
 

@@ -2,14 +2,14 @@
 
 import pyarrow.compute as pc
 
+from penstock.clients.s2.calls import Calls, Last
+from penstock.clients.s2.wire import Records
 from penstock.connectors.s2 import chain
-from penstock.connectors.s2.calls import Calls, Last
 from penstock.connectors.s2.chain import Stamp
 from penstock.connectors.s2.options import S2SinkOptions
-from penstock.connectors.s2.wire import Records
-from penstock.contract import Origin
 from penstock.errors import ConnectError
-from penstock.offsets import Offsets
+from penstock.kit.contract import Origin
+from penstock.planning.positions import Offsets
 
 # So many records are looked through at once.
 BLOCK = 1000
@@ -27,9 +27,9 @@ class History:
 
     def before(self, name: str, last: Last) -> list[Stamp]:
         """The last stamps of a stream, from its end back to where it is clear that no older one matters."""
-        stamps, tail = stamps_of(last.record), last.tail.next
+        stamps, tail = stamps_of(last.record), last.tail
         began = self.began.get(name)
-        begins = began.next if began is not None and began.epoch == last.tail.epoch else 0
+        begins = began.next if began is not None and began.epoch == last.created else 0
         low, foreign, held = tail - 1, 0, bool(len(last.record))
         while held and low > begins and foreign < self.options.look_back:
             if chain.settled(stamps, self.origin, alone=self.alone):

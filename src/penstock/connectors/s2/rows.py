@@ -6,15 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import templates
-from penstock.columns import Ints
-from penstock.connectors.s2 import upsert, wire
+from penstock.arrow.buffers import Ints
+from penstock.clients.s2 import wire
+from penstock.clients.s2.wire import MOST_BYTES, Encoded
+from penstock.connectors.s2 import upsert
 from penstock.connectors.s2.chain import ROOM
-from penstock.connectors.s2.options import MOST_BYTES, S2SinkOptions
-from penstock.connectors.s2.wire import Encoded
-from penstock.contract import Origin
+from penstock.connectors.s2.options import S2SinkOptions
 from penstock.errors import OptionError, nearest
-from penstock.record import IN_SQL, is_bytes, is_headers, is_text
+from penstock.kit import templates
+from penstock.kit.contract import Origin
+from penstock.kit.rows import IN_SQL, is_bytes, is_headers, is_text
 
 WRITER = b"@writer"
 

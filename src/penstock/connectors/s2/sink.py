@@ -11,17 +11,17 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock import cargo
+from penstock.clients.s2.calls import Calls, Last
+from penstock.clients.s2.reach import ApiError
+from penstock.clients.s2.session import Session
 from penstock.connectors.s2 import chain, rows
-from penstock.connectors.s2.calls import Calls, Last
 from penstock.connectors.s2.chain import Chain, Stamp
 from penstock.connectors.s2.history import History
 from penstock.connectors.s2.options import S2SinkOptions
-from penstock.connectors.s2.reach import ApiError
-from penstock.connectors.s2.session import Session
-from penstock.contract import Origin, Receipt
 from penstock.errors import ConnectError, Disconnected, PenstockError
-from penstock.offsets import Offsets, Position
+from penstock.kit import via_driver as cargo
+from penstock.kit.contract import Origin, Receipt
+from penstock.planning.positions import Offsets, Position
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class _Writer:
     """One stream of a task."""
 
     def __init__(self, stream: str, options: S2SinkOptions):
-        self.stream, self.session = stream, Session(options, stream)
+        self.stream, self.session = stream, Session(options, stream, shared=options.append_session)
         self.seen: list[Stamp] = []
         self.chain: Chain
         self.retry = options.retry(f"writing to '{stream}'")
@@ -170,7 +170,7 @@ class _Task:
         for writer in busy[: max(0, len(busy) - most)]:
             self._drain(writer, last=last)
             writer.session.close()
-            writer.session = Session(self.options, writer.stream)
+            writer.session = Session(self.options, writer.stream, shared=self.options.append_session)
 
     def _pump(self, writer: _Writer, *, last: bool) -> None:
         """Send whatever is ready, with not too much of it unanswered."""
@@ -209,7 +209,7 @@ class _Task:
             self._answer(writer)
         on_their_way = writer.session.unacked
         writer.session.drop()
-        writer.session = Session(self.options, writer.stream)
+        writer.session = Session(self.options, writer.stream, shared=self.options.append_session)
         if isinstance(error, ApiError):
             self._judge(writer, error)
         else:
@@ -243,7 +243,7 @@ class _Task:
         if error.is_gone:
             if writer.chain.stored:
                 raise ConnectError(f"stream '{writer.stream}' was deleted while it was written to: {error}.") from None
-            missing = self.calls.missing(writer.stream)
+            missing = self.calls.missing(writer.stream, self.options.naming(writer.stream))
             raise type(missing)(f"{missing} Or set ensureStream=true to make it.") from None
         raise ConnectError(f"stream '{writer.stream}' refuses a batch of {self.origin}: {error}.") from None
 
@@ -272,7 +272,7 @@ class _Task:
                 self.calls.make(name, self.options.stream_config())
                 last = self.calls.last([name]).get(name)
             if last is not None:
-                tail = last.tail.next
+                tail = last.tail
             if conditional and last is not None and tail:
                 writer.seen = self.history.before(name, last)
         begun = Chain(self.origin, tail, conditional=conditional, token=token)

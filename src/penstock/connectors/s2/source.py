@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrow.types import TIMESTAMP
+from penstock.clients.s2.calls import Calls, gaps
+from penstock.clients.s2.http import PIPELINE
+from penstock.clients.s2.reach import ApiError
+from penstock.clients.s2.wire import MOST_RECORDS, Records
 from penstock.connectors.s2 import chain, sizes
-from penstock.connectors.s2.calls import Calls, gaps
-from penstock.connectors.s2.http import PIPELINE
-from penstock.connectors.s2.options import MOST_RECORDS, S2SourceOptions
-from penstock.connectors.s2.reach import ApiError
-from penstock.connectors.s2.wire import Records
+from penstock.connectors.s2.options import S2SourceOptions
 from penstock.errors import ConnectError, DataLossError, Disconnected
-from penstock.offsets import Bound, Bounds, Loss, Offsets, Range
-from penstock.record import TIMESTAMP
+from penstock.planning.positions import Bound, Bounds, Loss, Offsets, Range
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -195,8 +195,11 @@ class S2Source:
                 if name in self._made or name in self._known:
                     continue
                 if self.options.fail_on_data_loss:
-                    raise self._calls.missing(name)
-                log.warning("failOnDataLoss=false, going on without a stream: %s", self._calls.missing(name))
+                    raise self._calls.missing(name, self.options.naming(name))
+                log.warning(
+                    "failOnDataLoss=false, going on without a stream: %s",
+                    self._calls.missing(name, self.options.naming(name)),
+                )
                 self._known.add(name)
         else:
             self._made = self._calls.streams(self.options.stream_prefix or "")

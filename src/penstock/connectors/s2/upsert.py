@@ -7,11 +7,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import ddl, jsontext
-from penstock.columns import Ints
-from penstock.connectors.s2.wire import Records
+from penstock.arrow import ddl
+from penstock.arrow import json as jsontext
+from penstock.arrow.buffers import Ints
+from penstock.clients.s2.wire import Records
 from penstock.errors import OptionError, ProtocolError
-from penstock.record import as_text
+from penstock.kit.rows import as_text
 
 KEY, ACTION = b"@key", b"@action"
 # The column that says what a row does to the table: ours, or the one of Delta's change feed.

@@ -1,0 +1,48 @@
+"""The newest records of a source, without Spark."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import OptionError
+from penstock.options import alias
+from penstock.planning.positions import Range
+
+
+def newest(connector: Any, given: dict[str, str], count: int) -> list[dict[str, Any]]:
+    """The last `count` records over all shards, oldest first. Reads back further while filters or gaps hide them.
+
+    Shards follow one another where the rows do not say when and where they were stored, as those of a table of
+    changes may not. What can only be listened to, or takes from others what it reads, is refused.
+    """
+    options = connector.parse(given)
+    why = connector.only_streams(options) or connector.only_batches(options)
+    if why is not None:
+        raise OptionError(f"peek reads the end of what is stored, and cannot do so here: {why}.")
+    for name in ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_records"):
+        if getattr(options, name) is not None:
+            raise OptionError(f"peek shows the newest records, and '{alias(name)}' does not change that. Leave it out.")
+    source = connector.open_source(options)
+    found: list[pa.Table] = []
+    try:
+        for shard, bound in source.bounds().items():
+            reach = count
+            while True:
+                span = Range(shard, max(bound.first, bound.next - reach), bound.next, bound.epoch)
+                batches = list(source.read(span)) if len(span) else []
+                rows = pa.Table.from_batches(batches, schema=connector.columns(options))
+                if len(rows) >= count or span.start == bound.first or not len(span):
+                    break
+                reach *= 8
+            found.append(rows)
+    finally:
+        source.close()
+    if not found:
+        return []
+    everything = pa.concat_tables(found)
+    order = ("timestamp", "sequence") if connector.pushes(options) else ("_timestamp", "_sequence")
+    sorting = [(name, "ascending") for name in order if name in everything.column_names]
+    if sorting:
+        everything = everything.sort_by(sorting)
+    shown: list[dict[str, Any]] = everything.slice(max(0, len(everything) - count)).to_pylist()
+    return shown

@@ -1,0 +1,1 @@
+"""Iggy's SDK behind calls that wait, and polled bytes as columns."""

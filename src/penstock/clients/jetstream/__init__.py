@@ -1,0 +1,1 @@
+"""JetStream's API, on a NATS connection: its calls, and reading and publishing many messages."""

@@ -1,0 +1,1 @@
+"""The NATS protocol: wire, connection and subjects, shared by Core NATS and JetStream."""

@@ -1,0 +1,22 @@
+"""Which NATS connections of a process can stand in for each other."""
+
+from typing import Any
+
+from penstock.clients.nats.client import Connection
+from penstock.clients.nats.options import NatsOptions
+from penstock.kit import process_cache as pool
+
+
+def connect(options: NatsOptions) -> Connection:
+    """An idle connection of this process that is still alive, or a new one."""
+    return pool.take(key(options), lambda: Connection(options))
+
+
+def keep(connection: Connection) -> None:
+    """Give a connection back after use, for the next task of this process."""
+    pool.keep(key(connection.options), connection)
+
+
+def key(options: NatsOptions) -> Any:
+    """What tells connections apart: whom they reach, as whom."""
+    return tuple(getattr(options, name) for name in NatsOptions.model_fields)

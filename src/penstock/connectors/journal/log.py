@@ -1,0 +1,80 @@
+"""One log: a folder with the files `epoch`, `first` (a number) and `rows`. Knows files; knows no Spark.
+
+A line of `rows` is a row: microseconds, the name by which its writer knows it again, and the value, with tabs between
+them. What would end a line or a field is quoted as in a URL. A line without an end was never finished, and is no row.
+"""
+
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+# What stays as it is in a value: text should be readable in an editor.
+_PLAIN = "".join(map(chr, range(32, 127))).replace("%", "")
+
+
+class Row(NamedTuple):
+    """A row of a log."""
+
+    time: int
+    name: str
+    value: bytes
+
+
+class Log:
+    """A log in a folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def make(self) -> None:
+        """Make it, unless it is there."""
+        if not (self.folder / "epoch").exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "rows").touch()
+            (self.folder / "first").write_text("0")
+            (self.folder / "epoch").write_text(uuid.uuid4().hex)  # last: now it is there
+
+    @property
+    def epoch(self) -> str:
+        """Which life of the log this is."""
+        return (self.folder / "epoch").read_text()
+
+    @property
+    def first(self) -> int:
+        """The number of the first row that is kept."""
+        return int((self.folder / "first").read_text())
+
+    def rows(self) -> list[Row]:
+        """All rows, by their numbers; those before `first` are gone for readers."""
+        *lines, _ = (self.folder / "rows").read_bytes().split(b"\n")
+        parts = (line.split(b"\t") for line in lines)
+        return [Row(int(moment), name.decode(), unquote_to_bytes(value)) for moment, name, value in parts]
+
+    def count(self) -> int:
+        """How many rows there were ever."""
+        return (self.folder / "rows").read_bytes().count(b"\n")
+
+    @contextmanager
+    def locked(self) -> Iterator[BinaryIO]:
+        """The file of rows, for one writer at a time, at its end. What an earlier one left unfinished is cut off."""
+        with (self.folder / "rows").open("rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(file.read().rfind(b"\n") + 1)
+            file.truncate()
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def lines(rows: Iterable[tuple[str, bytes]], moment: int | None = None) -> bytes:
+    """Rows, each with its name and value, as they stand in the file."""
+    now = time.time_ns() // 1000 if moment is None else moment
+    return b"".join(
+        b"%d\t%s\t%s\n" % (now, name.encode(), quote_from_bytes(value, _PLAIN).encode()) for name, value in rows
+    )

@@ -1,0 +1,21 @@
+"""What a user may set to read and to write a journal."""
+
+from pathlib import Path
+
+from penstock.options import Options, ReadOptions, WriteOptions, option
+
+
+class FolderOptions(Options):
+    """Where the logs are."""
+
+    directory: Path = option(doc="Folder of the logs. Each of its sub-folders is one.", place=True)
+
+
+class JournalOptions(FolderOptions, ReadOptions):
+    """How they are read."""
+
+
+class JournalSinkOptions(FolderOptions, WriteOptions):
+    """Which log is written to."""
+
+    shard: str = option("out", doc="The log to write to. It is made where it is not there.")

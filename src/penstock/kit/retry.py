@@ -1,0 +1,76 @@
+"""Whether to try again after a lost connection, and how long to wait before that. Knows no server."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.errors import ConnectError, Disconnected
+
+log = logging.getLogger("penstock")
+T = TypeVar("T")
+
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 2.0
+# A server that stays away is mentioned this often.
+WARN_EVERY = 10.0
+
+
+class Retry:
+    """Allows tries for `timeout` seconds after the first failure, or `attempts` failures, without progress in between.
+
+    The wait before the next try begins with `delay` seconds, a tenth by default, and doubles up to two, unequally, so
+    that tasks do not all come back at once.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        timeout: float = float("inf"),
+        attempts: float = float("inf"),
+        delay: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self.what, self.timeout, self.attempts, self.delay = what, timeout, attempts, delay or FIRST_WAIT
+        self._clock, self._sleep = clock, sleep
+        self._failures, self._began, self._warn_at = 0, 0.0, 0.0
+
+    def progress(self) -> None:
+        """Something worked: time and failures count from the next failure on."""
+        self._failures = 0
+
+    def after(self, error: Disconnected) -> None:
+        """Wait before the next try; a ConnectError where there shall be none."""
+        now = self._clock()
+        if not self._failures:
+            self._began = self._warn_at = now
+        self._failures += 1
+        left = self._began + self.timeout - now
+        if self._failures > self.attempts or left <= 0:
+            tries = f"{self._failures} times in {now - self._began:.0f}s" if self._failures > 1 else "once"
+            raise ConnectError(f"{self.what} failed {tries}: {error}") from None
+        if now >= self._warn_at:
+            limit = f"up to {self.timeout:g}s" if self.timeout < float("inf") else f"up to {self.attempts:g} times"
+            log.warning("%s; %s is tried again, %s without progress", error, self.what, limit)
+            self._warn_at = now + WARN_EVERY
+        wait = min(LONGEST_WAIT, self.delay * 2 ** min(self._failures - 1, 16))
+        self._sleep(min(wait * (0.5 + random.random() / 2), left))
+
+    def run(self, ask: Callable[[], T]) -> T:
+        """The answer, asked for again while that is allowed."""
+        while True:
+            try:
+                return ask()
+            except Disconnected as error:
+                self.after(error)
+
+
+def at_once(ask: Callable[[], T]) -> T:
+    """The answer without waiting for a server that is away; asked twice, as an idle connection may have died unseen."""
+    try:
+        return ask()
+    except Disconnected:
+        return ask()

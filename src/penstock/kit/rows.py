@@ -1,0 +1,144 @@
+"""The row: the columns every connector shares, as an Arrow schema, and those that a sink takes. Knows Arrow; knows no
+server, no Spark.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+
+from penstock.arrow.types import HEADERS, TIMESTAMP
+from penstock.errors import OptionError
+
+
+def columns(*own: pa.Field, headers: bool = True) -> pa.Schema:
+    """The shared columns in their order, then those that only this system has."""
+    shared = [
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("timestamp", TIMESTAMP),
+        pa.field("stream", pa.string()),
+        pa.field("sequence", pa.int64()),
+    ]
+    return pa.schema([field for field in shared if headers or field.name != "headers"] + list(own))
+
+
+def is_headers(kind: pa.DataType) -> bool:
+    """Whether a column can be `headers`: a list of keys and values, the values text or bytes."""
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+        return False
+    key, value = (kind.value_type.field(i).type for i in range(2))
+    return bool(key == pa.string() and value in (pa.string(), pa.binary()))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column is text."""
+    return bool(kind == pa.string())
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether a column is text or bytes."""
+    return bool(kind in (pa.string(), pa.binary()))
+
+
+def is_count(kind: pa.DataType) -> bool:
+    """Whether a column is whole numbers."""
+    return bool(pa.types.is_integer(kind))
+
+
+IN_SQL: dict[Callable[[pa.DataType], bool], str] = {
+    is_headers: "ARRAY<STRUCT<key STRING, value BINARY>>",
+    is_text: "STRING",
+    is_bytes: "STRING or BINARY",
+    is_count: "BIGINT",
+}
+
+
+def listed(names: Sequence[str]) -> str:
+    """Columns as a sentence names them."""
+    return f"the column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+
+
+def other_case(name: str, names: Sequence[str]) -> str:
+    """What to say where a column is there, but in other letters, as sentences to add; empty where it is not."""
+    there = [each for each in names if each != name and each.lower() == name.lower()]
+    if not there or name in names:
+        return ""
+    return (
+        f" Names of columns are told apart by case: rename it with withColumnRenamed('{there[0]}', '{name}'), or in "
+        f"SQL `{there[0]}` AS `{name}`."
+    )
+
+
+def as_text(name: str, kind: pa.DataType) -> str:
+    """SQL that makes text of a column, under the same name."""
+    return f"{'to_json' if pa.types.is_nested(kind) else 'string'}(`{name}`) AS `{name}`"
+
+
+def _remedy(field: pa.Field, wanted: str) -> str:
+    """What to do with a column of the wrong type: SQL for what a sink takes in its place, where there is any."""
+    name, kind = field.name, field.type
+    if wanted.startswith("ARRAY"):
+        headers = _as_headers(name, kind)
+        if not headers:
+            return "Make it one of names and values."
+        cast = f"{headers} AS `{name}`"
+    elif wanted.startswith("STRING"):
+        cast = as_text(name, kind)
+    else:
+        cast = f"CAST(`{name}` AS {wanted}) AS `{name}`"
+    return f"Cast it, in SQL or selectExpr: {cast}."
+
+
+def _as_headers(name: str, kind: pa.DataType) -> str:
+    """SQL that makes headers of a column; empty where its type has no names for them."""
+    if pa.types.is_map(kind):
+        parts, entries = [("key", kind.key_type), ("value", kind.item_type)], f"map_entries(`{name}`)"
+        if kind.key_type == pa.string() and is_bytes(kind.item_type):
+            return entries
+    elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.num_fields > 1:
+        fields, entries = [(field.name, field.type) for field in kind.value_type], f"`{name}`"
+        named = [dict(fields).get(part) for part in ("key", "value")]
+        parts = fields[:2] if None in named else list(zip(("key", "value"), named, strict=True))
+    else:
+        return ""
+    (key, of_key), (value, of_value) = parts
+    made_key = f"e.`{key}`" if of_key == pa.string() else f"string(e.`{key}`)"
+    made_value = f"e.`{value}`" if is_bytes(of_value) else f"string(e.`{value}`)"
+    return f"transform({entries}, e -> struct({made_key} AS key, {made_value} AS value))"
+
+
+def _kind(kind: pa.DataType) -> str:
+    """A type as users know it: what Spark cannot hand over comes as Arrow's general interval."""
+    return str(kind).replace(str(pa.month_day_nano_interval()), "interval")
+
+
+def accept(
+    format: str, given: pa.Schema, takes: Mapping[str, Callable[[pa.DataType], bool]], used: Sequence[str] = ()
+) -> None:
+    """Refuse columns that a sink would drop or that are of the wrong type, all of them at once; `value` must be there.
+
+    `used` are columns that go into a template, and so are not dropped, whatever their type.
+    """
+    if "value" not in given.names:
+        raise OptionError(
+            f"there is no column 'value' to write. There are: {', '.join(given.names)}."
+            + other_case("value", given.names)
+        )
+    others = [field for field in given if field.name not in used]
+    surplus = [field.name for field in others if field.name not in takes]
+    wrong = [field for field in others if field.name in takes and not takes[field.name](field.type)]
+    problems = []
+    if surplus:
+        them = "them" if len(surplus) > 1 else "it"
+        problems.append(
+            f"{format} cannot write {listed(surplus)}: it writes {', '.join(takes)}. Leave {them} out with "
+            f"drop({', '.join(map(repr, surplus))}), or put what you need of {them} into `value` or `headers`."
+            + "".join(other_case(name, surplus) for name in takes if name not in given.names)
+        )
+    problems += [
+        f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {_kind(field.type)}. "
+        + _remedy(field, IN_SQL[takes[field.name]])
+        for field in wrong
+    ]
+    if problems:
+        raise OptionError(" ".join([problems[0], *(text[0].upper() + text[1:] for text in problems[1:])]))

@@ -1,0 +1,269 @@
+"""An option is declared once, as a field of a model; parsing, masking and documentation derive from it.
+
+Knows strings and types. Knows no server and no Spark, except that Spark lower-cases keys: names are
+written in camelCase, and matched whatever their case.
+"""
+
+import difflib
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
+
+from penstock.errors import OptionError
+from penstock.kit.retry import Retry
+
+log = logging.getLogger("penstock")
+
+# What no line of a protocol and no header can carry: the ends of lines would begin another one. Half a surrogate is no
+# character at all, and has no bytes.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Before a secret, this makes Spark hide it, whatever the option is called.
+SECRET = "secret:"
+
+
+def option(
+    default: Any = ...,
+    *,
+    doc: str,
+    example: str | None = None,
+    env: str | None = None,
+    place: bool = False,
+    lines: bool = False,
+    hidden_as: str | None = None,
+    instead: str | None = None,
+) -> Any:
+    """One option: its default (none: required), what it means, an example where the name is not enough, and the
+    environment variable that is asked where nothing was given. That is read on the driver: options travel.
+    `place`: whether it says where the server is, which then gets to see the secrets. `lines`: whether it may have
+    several lines; no other text may hold a control character. `hidden_as`: the name of a secret in Spark, which hides
+    by names; its own goes on working elsewhere. `instead`: the option that took its place: this one
+    is understood for one more version, with a warning.
+    """
+    if env:
+        doc = f"{doc} Also from the environment variable `{env}`."
+    return Field(
+        default,
+        description=doc,
+        examples=[example] if example else None,
+        json_schema_extra={"env": env, "place": place, "lines": lines, "hidden_as": hidden_as, "instead": instead},
+        validate_default=False,
+    )
+
+
+class Options(BaseModel):
+    """What a user may set. Fields are declared with `option`; secrets are `SecretStr` and never shown."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, hide_input_in_errors=True
+    )
+
+    @classmethod
+    def parse(
+        cls,
+        owner: str,
+        raw: Mapping[str, Any],
+        ignore: Iterable[str] = (),
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The options of `owner` from text. An unknown name, a wrong or a missing value is an OptionError. `elsewhere`:
+        what to say of names, in lower case, that mean something in another place.
+        """
+        known = spellings(cls)
+        skipped, hidden = {name.lower() for name in ignore}, secrets(cls)
+        given: dict[str, Any] = {}
+        for key, value in raw.items():
+            name = known.get(key.lower())
+            if name is not None:
+                if alias(name) in given:
+                    raise OptionError(f"set '{alias(name)}' or '{shown(cls, name)}', not both: they are one option.")
+                is_marked = name in hidden and isinstance(value, str)
+                given[alias(name)] = value.removeprefix(SECRET) if is_marked else value
+            elif key.lower() in skipped:
+                continue
+            elif elsewhere is not None and key.lower() in elsewhere:
+                raise OptionError(elsewhere[key.lower()])
+            else:
+                raise OptionError(_unknown(key, owner, [shown(cls, name) for name in cls.model_fields]))
+        for name, field in cls.model_fields.items():
+            variable = _extra(field, "env")
+            is_given = bool({alias(name), alias(f"{name}_file")} & given.keys())
+            if variable is not None and variable in os.environ and not is_given:
+                given[alias(name)] = os.environ[variable]
+        for name, field in cls.model_fields.items():
+            if alias(name) in given and (instead := _extra(field, "instead")):
+                log.warning("option '%s' of %s will go with the next version: set '%s'", alias(name), owner, instead)
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise OptionError(_first_problem(error, owner, cls, given)) from None
+
+    @model_validator(mode="after")
+    def _one_place_per_value(self) -> Self:
+        for file in type(self).model_fields:
+            name = file.removesuffix("_file")
+            if name != file and getattr(self, name) is not None and getattr(self, file) is not None:
+                raise ValueError(f"set '{shown(type(self), name)}' or '{alias(file)}', not both")
+        return self
+
+    @model_validator(mode="after")
+    def _no_control_characters(self) -> Self:
+        for name in type(self).model_fields:
+            for text in _texts(getattr(self, name)):
+                if why := self._unspeakable(name, text):
+                    raise ValueError(f"'{shown(type(self), name)}' {why}")
+        return self
+
+    def _unspeakable(self, name: str, text: str) -> str | None:
+        """Why a text could say something to the server that is no value, without the text: it may be a secret."""
+        if _extra(type(self).model_fields[name], "lines"):
+            text = re.sub(r"[\t\r\n]", " ", text)
+        found = _CONTROL.search(text)
+        return (
+            f"has the control character U+{ord(found[0]):04X}, which no server may be sent: take it out"
+            if found
+            else None
+        )
+
+    def retry(self, what: str) -> Retry:
+        """How often `what` may be tried again after a lost connection: never, unless the options say so."""
+        return Retry(what, attempts=0)
+
+    def reveal(self, name: str) -> str | None:
+        """The value of an option, secret or not, from the option itself or from the file it names, read now."""
+        value: SecretStr | str | None = getattr(self, name)
+        if value is not None:
+            return value.get_secret_value() if isinstance(value, SecretStr) else value
+        file: Path | None = getattr(self, f"{name}_file", None)
+        if file is None:
+            return None
+        try:
+            text = file.read_text().strip()
+        except UnicodeDecodeError:
+            raise OptionError(f"the file of option '{alias(name + '_file')}' holds no text in UTF-8.") from None
+        except OSError as error:
+            raise OptionError(f"cannot read the file of option '{alias(name + '_file')}': {error}") from None
+        if why := self._unspeakable(name, text):
+            raise OptionError(f"the file of option '{alias(name + '_file')}' {why}.")
+        return text
+
+    def giver(self, name: str) -> str:
+        """The option that a value which `reveal` gives comes from, as users write it."""
+        in_file = getattr(self, name) is None and getattr(self, f"{name}_file", None) is not None
+        return alias(f"{name}_file") if in_file else shown(type(self), name)
+
+    def __repr__(self) -> str:
+        hidden = secrets(type(self))
+        shown = (f"{alias(n)}={getattr(self, n)!r}" for n in sorted(self.model_fields_set) if n not in hidden)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    __str__ = __repr__
+
+
+def alias(name: str) -> str:
+    """The user's spelling of a field."""
+    return to_camel(name)
+
+
+def secrets(model: type[Options]) -> set[str]:
+    """The fields that must never be shown."""
+    return {name for name, field in model.model_fields.items() if "SecretStr" in str(field.annotation)}
+
+
+def shown(model: type[Options], name: str) -> str:
+    """The spelling of a field that is told to users: they mostly write it in Spark."""
+    return _extra(model.model_fields[name], "hidden_as") or alias(name)
+
+
+def spellings(model: type[Options]) -> dict[str, str]:
+    """The field behind every spelling that is understood, in lower case."""
+    fields = model.model_fields
+    return {spelt.lower(): name for name in fields for spelt in (alias(name), shown(model, name))}
+
+
+def places(model: type[Options]) -> list[str]:
+    """The fields that say where the server is."""
+    return [name for name, field in model.model_fields.items() if _extra(field, "place")]
+
+
+def _extra(field: FieldInfo, key: str) -> Any:
+    extra = field.json_schema_extra
+    return extra.get(key) if isinstance(extra, dict) else None
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """All text in the value of an option; a path is none, as it goes to nobody."""
+    if isinstance(value, SecretStr):
+        return (value.get_secret_value(),)
+    parts = value if isinstance(value, tuple | dict) else (value,)
+    return (part for part in parts if isinstance(part, str))
+
+
+def table(model: type[Options]) -> list[tuple[str, str, str]]:
+    """Name, default and meaning of each option, in the order of declaration."""
+    return [
+        (shown(model, name), _default(field), _meaning(name, field))
+        for name, field in model.model_fields.items()
+        if not _extra(field, "instead")
+    ]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, float):
+        return f"{value:g}s" if value < 60 or value % 60 else f"{value / 60:g}m"
+    return str(value)
+
+
+def _meaning(name: str, field: FieldInfo) -> str:
+    also = f" Outside of Spark also `{alias(name)}`." if _extra(field, "hidden_as") else ""
+    return (field.description or "") + also + (f" Example: `{field.examples[0]}`." if field.examples else "")
+
+
+def _unknown(key: str, owner: str, names: Sequence[str]) -> str:
+    known = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
+    hint = f"Did you mean '{known[close[0]]}'?" if close else f"It takes: {', '.join(sorted(names))}."
+    return f"unknown option '{key}' for {owner}. {hint}"
+
+
+def _first_problem(error: ValidationError, owner: str, model: type[Options], given: Mapping[str, Any]) -> str:
+    problem = error.errors(include_url=False)[0]
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    told = next((shown(model, field) for field in model.model_fields if alias(field) == name), name)
+    if problem["type"] == "missing":
+        meaning = next(_meaning(n, f) for n, f in model.model_fields.items() if alias(n) == name)
+        return f"{owner} needs the option '{told}'. {meaning}"
+    if problem["type"] == "value_error":
+        reason = str(problem["ctx"]["error"])
+    else:
+        reason = problem["msg"].replace("Input should be", "must be").replace("a valid integer", "a whole number")
+        reason = re.sub(r",? unable to .*", "", reason)
+    if not name:
+        return f"{owner}: {reason}"
+    hidden = {alias(n) for n in secrets(model)}
+    # An address may hold a password, which is just what may be wrong with it.
+    if name in hidden or "@" in str(given[name]) or not reason.startswith("must"):
+        return f"option '{told}' {reason}"
+    return f"option '{told}' {reason}, but is {given[name]!r}"

@@ -1,0 +1,96 @@
+"""What stands in Spark's log for the end of a batch: the only owner of that JSON. Pure: knows no server, no Spark.
+
+Spark compares these entries as text, so the same content is always the same text. A query that an earlier version began
+goes on: a field may be added, and must be optional then; what a field means never changes under one version.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import OptionError
+from penstock.planning.positions import Offsets, Position, Range, tasks
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a query stands, and how the batch that ends there is cut: a replay decides nothing anew.
+
+    `fresh`: this is where a new query starts, and it is not in the log yet. `per_task`: at most this many positions a
+    task, where `cuts` has none for a shard; None where the batch reads nothing. `begins`: where reading begins in
+    shards whose records before that are gone. `notes`: what a source must know of a shard besides its position.
+    """
+
+    positions: Offsets
+    fresh: bool = False
+    per_task: int | None = None
+    cuts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    begins: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self) -> dict[str, Any]:
+        """The JSON, in the order of its keys. `next` can be pasted into startingOffsets."""
+        at = {shard: self.positions[shard] for shard in sorted(self.positions)}
+        body: dict[str, Any] = {
+            "begins": dict(sorted(self.begins.items())),
+            "cuts": {shard: list(self.cuts[shard]) for shard in sorted(self.cuts)},
+            "epochs": {shard: position.epoch for shard, position in at.items() if position.epoch},
+            "fresh": self.fresh,
+            "marks": {shard: position.mark for shard, position in at.items() if position.mark},
+            "next": {shard: position.next for shard, position in at.items()},
+            "notes": dict(sorted(self.notes.items())),
+            "perTask": self.per_task,
+            "version": VERSION,
+        }
+        always = ("epochs", "next", "version")
+        return {name: value for name, value in body.items() if value or name in always}
+
+    @classmethod
+    def decode(cls, body: Mapping[str, Any]) -> "Checkpoint":
+        """From the JSON. What a later Penstock wrote is refused, and so is what nobody can have written."""
+        version = body.get("version")
+        if version != VERSION:
+            raise OptionError(
+                f"the checkpoint has positions of version {version}, and this Penstock reads version {VERSION}. "
+                "Upgrade Penstock to the version that wrote it, or start with a new checkpointLocation."
+            )
+        try:
+            epochs, marks = body["epochs"], body.get("marks", {})
+            positions = {
+                shard: Position(_whole(at), epochs.get(shard, ""), marks.get(shard, ""))
+                for shard, at in body["next"].items()
+            }
+            return cls(
+                positions,
+                bool(body.get("fresh")),
+                _whole(body["perTask"]) if "perTask" in body else None,
+                {shard: [_whole(at) for at in inner] for shard, inner in body.get("cuts", {}).items()},
+                {shard: _whole(at) for shard, at in body.get("begins", {}).items()},
+                body.get("notes", {}),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise _damaged(body, repr(error)) from None
+
+    def tasks_until(self, end: "Checkpoint") -> list[tuple[Range, ...]]:
+        """What each task of the batch from here to `end` reads. Asks nobody: it is the same for ever."""
+        if self.fresh:
+            return []
+        planned = tasks(self.positions, end.positions, end.per_task or 1, end.cuts, end.begins)
+        if planned and end.per_task is None:
+            raise _damaged(end.encode(), "it has rows to read, and no 'perTask'")
+        return planned
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _damaged(body: Mapping[str, Any], why: str) -> OptionError:
+    return OptionError(
+        f"the checkpoint has a position that no Penstock writes ({why}): {str(dict(body))[:300]}. If somebody has "
+        "edited it, put back what was there; otherwise start with a new checkpointLocation."
+    )

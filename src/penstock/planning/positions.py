@@ -1,0 +1,208 @@
+"""Arithmetic on positions. Knows shards and whole numbers; knows no server, no Spark, no clock.
+
+A position is the next one to read, so every end is exclusive. An epoch names one life of a shard: a
+stream that is deleted and made again counts from 1 again, but in another epoch.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Position(NamedTuple):
+    """Where a query stands in one shard. `mark` tells the record before it from any other with the same number."""
+
+    next: int
+    epoch: str = ""
+    mark: str = ""
+
+
+class Bound(NamedTuple):
+    """What a shard holds: [first, next). `transient`: records go by design, consumed or compacted. `queue`: those
+    before the position of a query are deleted, so that a new one starts with the first.
+    """
+
+    first: int
+    next: int
+    epoch: str = ""
+    row_bytes: float = 0.0
+    transient: bool = False
+    queue: bool = False
+
+
+Offsets = dict[str, Position]
+Bounds = dict[str, Bound]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a task reads of one shard. `mark` is that of the position `marked`, where the batch of a query ends; a batch
+    read has neither.
+    """
+
+    shard: str
+    start: int
+    end: int
+    epoch: str = ""
+    marked: int = 0
+    mark: str = ""
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+
+class Loss(NamedTuple):
+    """Rows that were deleted before the query read them, and why we know it."""
+
+    shard: str
+    at: int
+    bound: Bound | None
+    kind: str  # gone | recreated | renumbered | backwards | trimmed
+
+    @property
+    def remedy(self) -> str:
+        """What the user can do about it."""
+        go_on = "set failOnDataLoss=false to go on "
+        return {
+            "gone": f"Make it again, name another one with a new checkpointLocation, or {go_on}without it.",
+            "recreated": f"Start with a new checkpointLocation, or {go_on}from the beginning of the new one.",
+            "renumbered": f"Start with a new checkpointLocation, or {go_on}from the first record of what is there now.",
+            "backwards": f"Start with a new checkpointLocation, or {go_on}from its end.",
+            "trimmed": f"Raise the stream's limits, or {go_on}from the first one left.",
+        }[self.kind]
+
+    def __str__(self) -> str:
+        if self.bound is None:
+            return f"'{self.shard}' is gone; the query stood at {self.at}"
+        first, head = self.bound.first, self.bound.next
+        if self.kind == "recreated":
+            return (
+                f"'{self.shard}' was deleted and made again (now {first} to {head - 1}, since {self.bound.epoch}); "
+                f"the query stood at {self.at} of the old one, and what was left there is lost"
+            )
+        if self.kind == "renumbered":
+            return (
+                f"'{self.shard}' counts anew (now {first} to {head - 1}): its record {self.at - 1} is not the one that "
+                "the query read, as after a purge that resets numbers, or a server that lost what it had in memory. "
+                f"What was left of the old records is lost, and the new ones before {self.at} would be skipped"
+            )
+        if self.kind == "backwards":
+            return (
+                f"'{self.shard}' ends at {head - 1}, but the query already stands at {self.at}: "
+                "its numbers went backwards, as after a restore from a backup"
+            )
+        return (
+            f"'{self.shard}' starts at {first}, but the query is at {self.at}: {first - self.at} messages were "
+            "deleted unread"
+        )
+
+
+def lost(start: Offsets, bounds: Bounds) -> list[Loss]:
+    """What can no longer be read from `start` on. Gaps after the first record kept are not loss."""
+    losses = []
+    for shard, position in start.items():
+        bound = bounds.get(shard)
+        if bound is None:
+            losses.append(Loss(shard, position.next, None, "gone"))
+        elif position.epoch and bound.epoch and position.epoch != bound.epoch:
+            losses.append(Loss(shard, position.next, bound, "recreated"))
+        elif bound.next < position.next:
+            losses.append(Loss(shard, position.next, bound, "backwards"))
+        elif bound.first > position.next and not bound.transient:
+            losses.append(Loss(shard, position.next, bound, "trimmed"))
+    return losses
+
+
+def share(ahead: Mapping[str, int], limit: int) -> dict[str, int]:
+    """`limit` rows shared max-min: small shards whole, the rest to the large ones, the sum exact.
+
+    No shard starves when the limit reaches their number; shares rounded up per shard would pass the limit.
+    """
+    given = {}
+    for served, (shard, rows) in enumerate(sorted(ahead.items(), key=lambda item: (item[1], item[0]))):
+        given[shard] = min(rows, limit // (len(ahead) - served))
+        limit -= given[shard]
+    return given
+
+
+def settle(start: Offsets, bounds: Bounds, renumbered: Collection[str] = ()) -> Offsets:
+    """`start` moved to where reading can go on: to the first record kept or of a new life, or back to the head.
+
+    Shards that were `renumbered` begin a new life under the old name.
+
+    A shard that is not in `bounds` keeps its position: were it dropped, a server that forgot it for a
+    moment would make us read it twice.
+    """
+    moved = {}
+    for shard, position in start.items():
+        bound = bounds.get(shard)
+        if bound is None:
+            moved[shard] = position
+        elif shard in renumbered or (position.epoch and bound.epoch and position.epoch != bound.epoch):
+            moved[shard] = Position(bound.first, bound.epoch)
+        elif bound.next < position.next:
+            moved[shard] = Position(bound.next, position.epoch)
+        else:
+            mark = position.mark if position.next >= bound.first else ""
+            moved[shard] = Position(max(position.next, bound.first), bound.epoch or position.epoch, mark)
+    return moved
+
+
+def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = None) -> Offsets:
+    """The end of the next batch: all there is, or `rows` past `start` where given. Never moves backwards.
+
+    A shard seen for the first time only enters, at its first position, and is read from the next batch
+    on: so a batch is planned from (start, end) alone, also when it is replayed.
+    """
+    end = {}
+    for shard, position in start.items():
+        head = bounds[shard].next if shard in bounds else position.next
+        stop = head if rows is None else min(head, position.next + rows.get(shard, 0))
+        end[shard] = position if stop <= position.next else Position(stop, position.epoch)
+    for shard in bounds.keys() - start.keys():
+        end[shard] = Position(bounds[shard].first, bounds[shard].epoch)
+    return end
+
+
+def even(span: Range, parts: int) -> list[int]:
+    """The inner positions that cut `span` into `parts` of equal length, give or take one."""
+    return [span.start + len(span) * part // parts for part in range(1, parts)]
+
+
+def tasks(
+    start: Offsets,
+    end: Offsets,
+    per_task: int,
+    cuts: Mapping[str, Sequence[int]] | None = None,
+    begins: Mapping[str, int] | None = None,
+) -> list[tuple[Range, ...]]:
+    """What each task of a batch reads: long spans cut, short ones packed together.
+
+    The same arguments give the same tasks, for ever: a replayed batch must hand the same rows to the
+    same partition. A shard that only enters in `end` has nothing to read yet. `begins` says where reading
+    begins in shards whose records before that are gone.
+    """
+    packed: list[tuple[Range, ...]] = []
+    small: list[Range] = []
+    for shard in sorted(end):
+        if shard not in start:
+            continue
+        new_life = start[shard].epoch and end[shard].epoch and start[shard].epoch != end[shard].epoch
+        begin = (begins or {}).get(shard, 0 if new_life else start[shard].next)
+        stop, epoch, mark = end[shard]
+        span = Range(shard, begin, stop, epoch, stop, mark)
+        if not len(span):
+            continue
+        inner = (cuts or {}).get(shard)
+        if inner is None:
+            inner = even(span, -(-len(span) // per_task))
+        if inner:
+            pieces = pairwise([span.start, *inner, span.end])
+            packed.extend((replace(span, start=a, end=b),) for a, b in pieces if b > a)
+            continue
+        if small and sum(map(len, small)) + len(span) > per_task:
+            packed.append(tuple(small))
+            small = []
+        small.append(span)
+    return [*packed, tuple(small)] if small else packed

@@ -1,0 +1,277 @@
+"""The adapter between Spark's Python data sources and our contract: the only user of pyspark.sql.datasource.
+
+Spark creates readers and writers all the time and in several processes, so constructors only keep options;
+a Source or Sink is opened when first needed and never travels. Only ranges and receipts do.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import datasource as spark
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.errors import OptionError
+from penstock.kit.contract import Origin, Predicate, Sink, Source
+from penstock.kit.retry import at_once
+from penstock.options import SECRET, Options, ReadOptions, alias, secrets, shown, spellings
+from penstock.spark.catalog import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
+from penstock.spark.reading import BatchReader, PushingReader, StreamReader
+from penstock.spark.schema import arrow_schema, refuse_strange
+from penstock.spark.writing import BatchWriter, StreamWriter
+
+# What Spark itself puts among a user's options, and no connector means anything by.
+SPARKS_OWN = ("checkpointLocation", "queryName")
+# Where Spark shows options, it hides those whose name or value has one of these words, in every session of 4.2 and 4.3.
+# Settings of a session may add to them, but a data source has no say in these.
+HIDDEN = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+
+
+class Connector(spark.DataSource):
+    """One format. A subclass names it, its options and its guarantees, and opens sources and sinks."""
+
+    format: ClassVar[str]
+    options_type: ClassVar[type[ReadOptions] | None] = None  # None: cannot be read
+    sink_options_type: ClassVar[type[Options] | None] = None  # None: cannot be written
+    replayable: ClassVar[bool] = False  # a range that is read again gives the same rows
+    exactly_once: ClassVar[bool] = False  # a retried or replayed task leaves no duplicate
+
+    @classmethod
+    def columns(cls, options: Any) -> pa.Schema:
+        """The columns of a row, given the options."""
+        raise NotImplementedError
+
+    @classmethod
+    def open_source(cls, options: Any) -> Source:
+        """A source; connects at its first use, in the process that uses it."""
+        raise NotImplementedError
+
+    @classmethod
+    def open_sink(cls, options: Any, columns: pa.Schema) -> Sink:
+        """A sink for rows of these columns, which refuses those it cannot write; connects at its first use."""
+        raise NotImplementedError
+
+    @classmethod
+    def only_streams(cls, options: Any) -> str | None:
+        """Why there is nothing to read at once, and what to do about it; None where there is."""
+        return None
+
+    @classmethod
+    def only_batches(cls, options: Any) -> str | None:
+        """Why there is nothing to stream, and what to do about it; None where there is."""
+        return None
+
+    @classmethod
+    def shaped(cls, options: Any, asked: pa.Schema) -> Any:
+        """`options` for rows of the columns that were asked for, where these are the user's to say."""
+        return options
+
+    @classmethod
+    def pushes(cls, options: Any) -> bool:
+        """Whether `stream`, `sequence` and `timestamp` mean what they mean everywhere, so that predicates narrow."""
+        return True
+
+    @classmethod
+    def narrow(cls, options: Any, predicates: Sequence[Predicate]) -> Any:
+        """`options` that read less but every row that can satisfy all `predicates`; None where none can."""
+        return options
+
+    @classmethod
+    def servers_own(cls, options: Any) -> Sequence[str]:
+        """Columns that a source gives and no sink takes: a table has them, and INSERT leaves them null."""
+        return ()
+
+    @classmethod
+    def name(cls) -> str:
+        """The word in `format(...)`."""
+        return cls.format
+
+    def schema(self) -> StructType:
+        """The columns. Spark calls this in `.load()`, so whatever is wrong should be found here, not in a task."""
+        creating = given_to_create(self.options)
+        given = dict(self.options) if creating is None else creating
+        models = [model for model in (self.options_type, self.sink_options_type) if model is not None]
+        other = () if creating is None or self.sink_options_type is None else self.sink_options_type.model_fields
+        for model in models:
+            _refuse_shown(model, given)
+        options = self._parse(self.options_type, given, ignore=tuple(map(alias, other)))
+        source = self.open_source(options)
+        try:
+            at_once(source.check)
+        finally:
+            source.close()
+        schema: StructType = from_arrow_schema(self.columns(options))
+        return schema if creating is None else remember(schema, creating, models)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A reader for `spark.read`. Spark refuses one that can push filters while the session does not."""
+        # Spark plans with filters in a worker of its own, which is running only where the session allows it.
+        pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
+        options = self._reading(schema)
+        why = self.only_streams(options)
+        if why is not None:
+            raise OptionError(f"there is nothing that could be read at once: {why}, or use readStream.")
+        return (PushingReader if pushes else BatchReader)(type(self), options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """A reader for `spark.readStream`."""
+        options = self._reading(schema)
+        why = self.only_batches(options)
+        if why is not None:
+            raise OptionError(f"this cannot be streamed: {why}, or use spark.read.")
+        for name in ("ending_offsets", "ending_timestamp", "max_records"):
+            if getattr(options, name) is not None:
+                raise OptionError(
+                    f"option '{alias(name)}' is for batch reads. In a streaming query use maxRecordsPerTrigger, and "
+                    "trigger(availableNow=True) to stop at what is there."
+                )
+        return StreamReader(type(self), options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A writer for `df.write`, with an identity of its own: only retries inside this write are known again."""
+        made = self._batch_writer(schema, overwrite)
+        made.check()
+        return made
+
+    def _batch_writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        if not is_insert(schema):
+            return BatchWriter(type(self), *self._writing(schema, overwrite, "write"), query=Origin.single())
+        self._only_appends(overwrite)
+        options = self._effective(schema, self.sink_options_type, "write", of_table=True)
+        columns, own = arrow_schema(schema), self.servers_own(options)
+        filled = [field.name for field in columns if field.name in own and not field.nullable]
+        if filled:
+            raise not_ours(self.format, filled, without(columns, own).names)
+        self.open_sink(options, without(columns, own))
+        return InsertWriter(type(self), options, columns, Origin.single(), own)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        """A writer for `df.writeStream`."""
+        return StreamWriter(type(self), *self._writing(schema, overwrite, "writeStream"))
+
+    def _writing(self, schema: StructType, overwrite: bool, way: str) -> tuple[Any, pa.Schema]:
+        self._only_appends(overwrite)
+        # These columns may come from a table of ours, but this is no write to it: its options are not for us.
+        options = self._effective(schema, self.sink_options_type, way, of_table=False)
+        columns = arrow_schema(schema)
+        self.open_sink(options, columns)  # refuses columns before any task runs
+        refuse_strange(schema)
+        return options, columns
+
+    def _only_appends(self, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(f"{self.format} only appends: use mode('append'), or outputMode('append') in a stream.")
+
+    def _reading(self, schema: StructType) -> Any:
+        options = self._effective(schema, self.options_type, "read", of_table=True)
+        return self.shaped(options, arrow_schema(schema))
+
+    def _effective(self, schema: StructType, model: type[Options] | None, way: str, *, of_table: bool) -> Any:
+        given = dict(self.options)
+        if model is not None and of_table:
+            given = recall(schema, model, given)
+        if not {name.lower() for name in given} - {name.lower() for name in SPARKS_OWN}:
+            raise OptionError(_no_options(self.format, schema, way))
+        if model is not None:
+            _refuse_shown(model, given)
+        return self._parse(model, given)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Any:
+        """The options to read with, or an OptionError."""
+        return cls._parse(cls.options_type, given)
+
+    @classmethod
+    def parse_sink(cls, given: Mapping[str, str]) -> Any:
+        """The options to write with, or an OptionError."""
+        return cls._parse(cls.sink_options_type, given)
+
+    @classmethod
+    def _parse(cls, model: type[Options] | None, given: Mapping[str, str], ignore: Sequence[str] = ()) -> Any:
+        if model is None:
+            raise OptionError(f"{cls.format} can be {'written' if cls.sink_options_type else 'read'} only.")
+        if "path" in given:
+            raise OptionError(f"{cls.format} takes no path in load() or save(): give it as an option.")
+        return model.parse(cls.format, given, ignore=(*SPARKS_OWN, *ignore), elsewhere=cls._other_way(model))
+
+    @classmethod
+    def _other_way(cls, model: type[Options]) -> dict[str, str]:
+        """What to say of an option of the sink where rows are read, and the other way round."""
+        reads = model is cls.options_type
+        other = cls.sink_options_type if reads else cls.options_type
+        if other is None:
+            return {}
+        whose, here, there = "sink", "read", "write or writeStream"
+        if not reads:
+            whose, here, there = "source", "write", "spark.read or spark.readStream"
+        known = spellings(model)
+
+        def alike(spelt: str) -> str:
+            """One letter more or less, as in subject and subjects, may be the option that was meant."""
+            found = known.get(f"{spelt}s") or known.get(spelt.removesuffix("s"))
+            return f" To {here}, the option is '{shown(model, found)}'." if found else ""
+
+        return {
+            spelt: f"option '{shown(other, name)}' is for the {whose} of {cls.format}, and this is a {here}. "
+            f"Leave it out here, and give it to {there}.{alike(spelt)}"
+            for spelt, name in spellings(other).items()
+        }
+
+
+def _refuse_shown(model: type[Options], given: Mapping[str, str]) -> None:
+    """Refuse a secret that Spark would not hide, before there is a plan to show it in."""
+    known, hidden = spellings(model), secrets(model)
+    # Only sessions of Spark Connect have such an id: they keep what their users upload apart from one another.
+    is_connect = os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default") != "default"
+    for key, value in given.items():
+        name = known.get(key.lower())
+        if name not in hidden:
+            continue
+        if is_connect:
+            raise OptionError(
+                f"Spark Connect writes what a query is made of into its event log and web pages, and hides no option "
+                f"there: not '{shown(model, name)}' either. Name a file on its server in '{alias(name)}File', and give "
+                "out another secret, as this one has been written down."
+            )
+        if not HIDDEN.search(key) and not value.startswith(SECRET):
+            raise OptionError(
+                f"Spark would show the option '{alias(name)}' in plans, errors and logs. Give it as "
+                f"'{shown(model, name)}', or begin its value with '{SECRET}': both are hidden. Or name a file in "
+                f"'{alias(name)}File'."
+            )
+
+
+def _no_options(format: str, schema: StructType, way: str) -> str:
+    """What to say where nothing was given, which a user who made a table cannot understand. `way`: read, write or
+    writeStream.
+    """
+    made = f"CREATE TABLE t USING {format} OPTIONS (...)"
+    forgot = (
+        f"the table was made by a CREATE TABLE that lists columns or has AS SELECT: Spark drops all options of such a "
+        f"table. Drop it and write {made} alone; its columns come by themselves"
+    )
+    if way == "read":
+        return (
+            f"{format} was given no options, so it does not know what to read. Add them: "
+            f"spark.read.format('{format}').option(...). If this is a table, {forgot}."
+        )
+    if way == "writeStream":
+        return (
+            f"{format} was given no options, so it does not know where to write. Add them: "
+            f"writeStream.format('{format}').option(...).start(). If this is toTable('t'), add them as well: "
+            "writeStream.option(...).toTable('t'), as Spark does not tell a streaming query the options of its table."
+        )
+    names = [name for name in schema.names if name in ("value", "subject")] or schema.names[:2]
+    some = ", ".join(names)
+    return (
+        f"{format} was given no options, so it does not know where to write. In df.write.format('{format}'), add them: "
+        f".option(...). In an INSERT or a writeTo there are two causes. First: the rows have all columns of the table, "
+        "with the same names and types, as in INSERT INTO t SELECT * FROM t. Spark then does not say which table it "
+        f"writes to. Name only the columns that you write: INSERT INTO t ({some}) SELECT {some} FROM ... Or, to write "
+        f"all of them, give one another name, as an INSERT goes by their order: SELECT {names[0]} AS "
+        f"new_{names[0]}, ... Second: {forgot}."
+    )

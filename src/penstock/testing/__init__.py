@@ -1,0 +1,40 @@
+"""Servers, doubles and suites to test with. Each is imported when it is asked for: most need an extra."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.testing.conformance import Conformance, WriteConformance
+    from penstock.testing.iggy_double import IggyDouble
+    from penstock.testing.journal import JournalLog
+    from penstock.testing.nats_server import NatsServer, free_port
+    from penstock.testing.proxy import Proxy
+    from penstock.testing.s2_lite import S2Lite
+
+__all__ = [
+    "Conformance",
+    "IggyDouble",
+    "JournalLog",
+    "NatsServer",
+    "Proxy",
+    "S2Lite",
+    "WriteConformance",
+    "free_port",
+]
+
+_HOMES = {
+    "Conformance": "conformance",
+    "WriteConformance": "conformance",
+    "IggyDouble": "iggy_double",
+    "JournalLog": "journal",
+    "NatsServer": "nats_server",
+    "free_port": "nats_server",
+    "Proxy": "proxy",
+    "S2Lite": "s2_lite",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,328 @@
+"""Two suites, for connectors that can be read and that can be written: subclass, name the connector, give a `log`.
+
+A log has make(shard), append(shard, values), trim(shard, count), delete(shard) and options(), which
+must read every shard whose name begins with 'shard'. To be written, it has target(), the options of a place to
+write to, and written(), the values that are there.
+"""
+
+import json
+import uuid
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.connectors.journal import Journal
+from penstock.options import ReadOptions, table
+from penstock.spark.connector import Connector
+from penstock.testing.journal import JournalLog
+
+
+def texts(frame: DataFrame) -> list[str]:
+    return [row.value.decode() for row in frame.select("value").collect()]
+
+
+class Conformance:
+    connector: ClassVar[type[Connector]]
+    store: Any
+
+    @pytest.fixture
+    def log(self) -> Any:
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _prepare(self, spark: SparkSession, tmp_path: Path, log: Any) -> None:
+        spark.dataSource.register(self.connector)
+        self.spark, self.folder, self.store = spark, tmp_path, log
+        log.make("shard")
+
+    def shard_of(self, row: Any) -> str:
+        """What positions call the shard of a row."""
+        return str(row.stream)
+
+    def batch(self, **options: Any) -> DataFrame:
+        return self.spark.read.format(self.connector.format).options(**self.store.options(), **options).load()
+
+    def stream(self, checkpoint: str = "checkpoint", **options: Any) -> list[Any]:
+        """One AvailableNow run into a folder of parquet; its progress events."""
+        source = self.spark.readStream.format(self.connector.format).options(**self.store.options(), **options).load()
+        query = (
+            source.writeStream.format("parquet")
+            .option("path", str(self.folder / f"{checkpoint}-rows"))
+            .option("checkpointLocation", str(self.folder / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [p for p in query.recentProgress if p.numInputRows]
+
+    def rows(self, checkpoint: str = "checkpoint") -> DataFrame:
+        return self.spark.read.parquet(str(self.folder / f"{checkpoint}-rows"))
+
+    def test_a_batch_read_gives_every_row_with_its_position(self) -> None:
+        self.store.append("shard", [f"v{i}" for i in range(250)])
+        rows = self.batch().orderBy("sequence").collect()
+        assert [r.value.decode() for r in rows] == [f"v{i}" for i in range(250)]
+        assert len({r.sequence for r in rows}) == 250
+        assert len({r.stream for r in rows}) == 1
+        assert all(a.timestamp <= b.timestamp for a, b in pairwise(rows))
+
+    def test_start_and_end_are_exact(self) -> None:
+        self.store.append("shard", [f"v{i}" for i in range(30)])
+        rows = self.batch().orderBy("sequence").collect()
+        name, first = self.shard_of(rows[0]), rows[0].sequence
+        some = self.batch(startingOffsets=f'{{"{name}": {first + 10}}}', endingOffsets=f'{{"{name}": {first + 13}}}')
+        assert sorted(texts(some)) == ["v10", "v11", "v12"]
+        assert len(texts(self.batch(maxRecords=7))) == 7
+        moment = int(rows[20].timestamp.timestamp() * 1_000_000) // 1000
+        after = {r.value.decode() for r in rows if r.timestamp.timestamp() * 1000 >= moment}
+        assert set(texts(self.batch(startingTimestamp=moment))) == after
+
+    def test_a_stream_is_read_once_and_a_restart_reads_no_row_twice(self) -> None:
+        self.store.append("shard", [f"a{i}" for i in range(100)])
+        self.stream(startingOffsets="earliest")
+        self.store.append("shard", [f"b{i}" for i in range(50)])
+        self.stream(startingOffsets="earliest", maxRecordsPerTrigger=20)
+        self.stream(startingOffsets="earliest")
+        assert sorted(texts(self.rows())) == sorted([f"a{i}" for i in range(100)] + [f"b{i}" for i in range(50)])
+
+    def test_a_new_query_starts_at_latest_and_keeps_that_start(self) -> None:
+        self.store.append("shard", ["old"])
+        assert not self.stream()
+        self.store.append("shard", ["new"])
+        self.stream()
+        assert texts(self.rows()) == ["new"]
+
+    def test_a_start_is_kept_when_the_first_rows_fail(self) -> None:
+        """Spark asks for the start again while the first batch is open; 'latest' must not have moved."""
+        self.store.append("shard", ["old"])
+        source = self.spark.readStream.format(self.connector.format).options(**self.store.options())
+        checkpoint = str(self.folder / "checkpoint")
+        began: list[bool] = []
+        seen: list[str] = []
+
+        def fail_with_rows(frame: DataFrame, batch: int) -> None:
+            if not began:
+                began.append(True)
+                self.store.append("shard", ["one"])
+            if frame.count():
+                raise RuntimeError("the sink fails")
+
+        writer = source.load().writeStream.option("checkpointLocation", checkpoint)
+        failing = writer.foreachBatch(fail_with_rows).start()
+        with pytest.raises(PySparkException, match="the sink fails"):
+            failing.awaitTermination(60)
+        self.store.append("shard", ["two"])
+        writer = source.load().writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        writer.foreachBatch(lambda frame, batch: seen.extend(texts(frame))).start().awaitTermination()
+        assert sorted(seen) == ["one", "two"]
+
+    def test_available_now_keeps_the_limit_and_reads_all(self) -> None:
+        self.store.append("shard", [f"v{i}" for i in range(95)])
+        batches = self.stream(startingOffsets="earliest", maxRecordsPerTrigger=40)
+        assert [p.numInputRows for p in batches] == [40, 40, 15]
+        assert len(set(texts(self.rows()))) == 95
+
+    def test_one_shard_is_read_by_several_tasks(self) -> None:
+        self.store.append("shard", [f"v{i}" for i in range(100)])
+        frame = self.batch(minPartitions=4)
+        assert frame.rdd.getNumPartitions() == 4
+        assert sorted(texts(frame)) == sorted(f"v{i}" for i in range(100))
+        sizes = frame.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()
+        assert sizes == [25, 25, 25, 25]
+        assert self.batch(maxRecordsPerPartition=10).rdd.getNumPartitions() == 10
+
+    def test_a_shard_made_later_is_read_from_its_beginning(self) -> None:
+        self.store.append("shard", ["a"])
+        self.stream(discoveryInterval="1ms") if self.discovers() else self.stream()
+        self.store.make("shard2")
+        self.store.append("shard2", ["b", "c"])
+        self.stream()
+        self.store.append("shard", ["d"])
+        self.stream()
+        assert sorted(texts(self.rows())) == ["b", "c", "d"]
+
+    def discovers(self) -> bool:
+        return (
+            self.connector.options_type is not None and "discovery_interval" in self.connector.options_type.model_fields
+        )
+
+    def test_rows_trimmed_unread_stop_the_query_with_the_numbers(self) -> None:
+        self.store.append("shard", [f"v{i}" for i in range(20)])
+        self.stream(startingOffsets="earliest", maxRecordsPerTrigger=20)
+        self.store.append("shard", [f"w{i}" for i in range(20)])
+        self.store.trim("shard", 25)
+        with pytest.raises(PySparkException, match=r"5 messages were deleted unread.*failOnDataLoss=false"):
+            self.stream()
+        self.stream(failOnDataLoss="false")
+        assert sorted(texts(self.rows())) == sorted([f"v{i}" for i in range(20)] + [f"w{i}" for i in range(5, 20)])
+
+    def test_a_shard_made_again_stops_the_query_or_is_read_from_its_beginning(self) -> None:
+        self.store.append("shard", ["a", "b", "c"])
+        self.stream(startingOffsets="earliest")
+        self.store.delete("shard")
+        self.store.make("shard")
+        self.store.append("shard", ["x", "y"])
+        with pytest.raises(PySparkException, match="was deleted and made again"):
+            self.stream()
+        self.stream(failOnDataLoss="false")
+        assert sorted(texts(self.rows())) == ["a", "b", "c", "x", "y"]
+
+    def test_the_progress_event_tells_the_lag(self) -> None:
+        self.store.append("shard", [f"v{i}" for i in range(30)])
+        first = self.stream(startingOffsets="earliest", maxRecordsPerTrigger=10)[0].sources[0]
+        end, head = json.loads(first.endOffset)["next"], json.loads(first.latestOffset)["next"]
+        assert [head[s] - end[s] for s in end] == [20]
+
+    def test_an_unknown_option_is_refused_at_load_with_the_nearest(self) -> None:
+        name = self.connector.format
+        expected = f"unknown option 'startingofsets' for {name}. Did you mean 'startingOffsets'\\?"
+        with pytest.raises(PySparkException, match=expected):
+            self.batch(startingOfsets="earliest")
+
+    def test_a_table_keeps_its_options(self) -> None:
+        self.store.append("shard", ["a", "b"])
+        table_name = f"t_{uuid.uuid4().hex[:8]}"
+        options = ", ".join(f"`{k}` '{v}'" for k, v in self.store.options().items())
+        self.spark.sql(f"CREATE TABLE {table_name} USING {self.connector.format} OPTIONS ({options})")
+        try:
+            assert self.spark.sql(f"SELECT count(*) FROM {table_name}").collect()[0][0] == 2
+            query = (
+                self.spark.readStream.option("startingOffsets", "earliest")
+                .table(table_name)
+                .writeStream.format("parquet")
+                .option("path", str(self.folder / "t-rows"))
+                .option("checkpointLocation", str(self.folder / "t"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            assert sorted(texts(self.rows("t"))) == ["a", "b"]
+        finally:
+            self.spark.sql(f"DROP TABLE {table_name}")
+
+    @pytest.mark.parametrize(
+        "where",
+        [
+            "sequence > {b}",
+            "sequence = {b}",
+            "sequence in ({a}, {b})",
+            "sequence < {a} or sequence >= {b}",
+            "sequence < 0",
+            "timestamp >= '{t}'",
+            "timestamp < '{t}'",
+            "stream = '{s}' and sequence <= {a}",
+            "stream like 'no%'",
+        ],
+    )
+    def test_a_pushed_filter_never_changes_a_result(self, where: str) -> None:
+        self.store.append("shard", [f"v{i}" for i in range(40)])
+        everything = self.batch()
+        rows = everything.orderBy("sequence").collect()
+        text = where.format(a=rows[5].sequence, b=rows[30].sequence, t=rows[20].timestamp, s=rows[0].stream)
+        kept = everything.localCheckpoint().where(text)
+        assert sorted(texts(everything.where(text))) == sorted(texts(kept))
+
+    def test_a_schema_may_name_some_of_the_columns(self) -> None:
+        self.store.append("shard", ["a"])
+        reader = self.spark.read.format(self.connector.format).options(**self.store.options())
+        assert reader.schema("sequence BIGINT, value BINARY").load().columns == ["sequence", "value"]
+        assert reader.schema("sequence BIGINT, value BINARY").load().collect()[0].value == b"a"
+        with pytest.raises(PySparkException, match="has no column 'colour'"):
+            reader.schema("colour STRING").load().collect()
+        with pytest.raises(PySparkException, match="column 'sequence'"):
+            reader.schema("sequence INT").load().collect()
+
+    def test_ends_are_refused_in_a_streaming_query(self) -> None:
+        with pytest.raises(PySparkException, match="option 'maxRecords' is for batch reads"):
+            self.stream(maxRecords=5)
+
+    def test_the_shared_options_and_guarantees_are_declared(self) -> None:
+        assert self.connector.options_type is not None
+        own = {name: doc for name, _, doc in table(self.connector.options_type)}
+        assert {name for name, _, _ in table(ReadOptions)} <= own.keys()
+        assert all(own.values())
+        assert self.connector.replayable
+        assert isinstance(self.connector.exactly_once, bool)
+
+
+class WriteConformance:
+    connector: ClassVar[type[Connector]]
+    store: Any
+
+    @pytest.fixture
+    def log(self) -> Any:
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _prepare_to_write(self, spark: SparkSession, tmp_path: Path, log: Any) -> None:
+        spark.dataSource.register(self.connector)
+        spark.dataSource.register(Journal)
+        self.spark, self.folder, self.store = spark, tmp_path, log
+        self.source = JournalLog(tmp_path / "source")
+        self.source.make("shard")
+
+    def run(self, **options: Any) -> list[Any]:
+        """One AvailableNow run from a journal into the connector; its batches with rows."""
+        rows = self.spark.readStream.format("journal").options(
+            **self.source.options(), startingOffsets="earliest", maxRecordsPerTrigger=100, minPartitions=3
+        )
+        query = (
+            rows.load()
+            .select("value")
+            .writeStream.format(self.connector.format)
+            .options(**self.store.target(), **options)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [p for p in query.recentProgress if p.numInputRows]
+
+    def forget_the_last_commit(self) -> None:
+        """As if Spark had died after the sink was done and before it noted so."""
+        commits = self.folder / "checkpoint" / "commits"
+        last = max(int(p.name) for p in commits.iterdir() if p.name.isdigit())
+        for file in (commits / str(last), commits / f".{last}.crc"):
+            file.unlink(missing_ok=True)
+
+    def test_every_row_is_written_and_a_restart_adds_only_what_is_new(self) -> None:
+        self.source.append("shard", [f"v{i}" for i in range(250)])
+        assert len(self.run()) == 3
+        assert sorted(self.store.written()) == sorted(f"v{i}" for i in range(250))
+        self.source.append("shard", [f"v{i}" for i in range(250, 300)])
+        self.run()
+        assert sorted(self.store.written()) == sorted(f"v{i}" for i in range(300))
+
+    def test_a_replayed_batch_leaves_rows_twice_only_where_nothing_else_is_promised(self) -> None:
+        self.source.append("shard", [f"v{i}" for i in range(250)])
+        self.run()
+        for _ in range(2):
+            self.forget_the_last_commit()
+            self.run()
+        assert set(self.store.written()) == {f"v{i}" for i in range(250)}
+        twice = len(self.store.written()) - 250
+        assert twice == 0 if self.connector.exactly_once else twice == 100
+
+    def test_a_single_write_appends(self) -> None:
+        rows = self.spark.range(50, numPartitions=3).selectExpr("concat('w', id) AS value")
+        for _ in range(2):
+            rows.write.format(self.connector.format).options(**self.store.target()).mode("append").save()
+        assert sorted(self.store.written()) == sorted([f"w{i}" for i in range(50)] * 2)
+
+    def test_a_column_that_would_be_dropped_and_an_unknown_option_are_refused(self) -> None:
+        rows = self.spark.range(5).selectExpr("string(id) AS value", "id AS surplus")
+        writer = rows.write.format(self.connector.format).options(**self.store.target()).mode("append")
+        with pytest.raises(PySparkException, match="cannot write the column 'surplus'"):
+            writer.save()
+        with pytest.raises(PySparkException, match="unknown option 'xyzzy' for"):
+            rows.drop("surplus").write.format(self.connector.format).options(**self.store.target(), xyzzy=1).mode(
+                "append"
+            ).save()
+        with pytest.raises(PySparkException, match="only appends"):
+            rows.drop("surplus").write.format(self.connector.format).options(**self.store.target()).mode(
+                "overwrite"
+            ).save()

@@ -1,0 +1,143 @@
+"""An s2-lite of our own, for tests and benchmarks, on a free port: built once, kept in the user's cache."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.errors import ConnectError, OptionError, PenstockError
+from penstock.testing.nats_server import free_port
+
+VERSION = "0.43.4"
+
+
+def binary() -> str:
+    """The `s2` of the version that we test with: from the cache, or built by cargo, which takes about 15 minutes."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / f"s2-{VERSION}"
+    found = cache / "bin" / "s2"
+    if found.exists():
+        return str(found)
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise OptionError("there is no s2-lite here, and no cargo to build it with. Install Rust: https://rustup.rs")
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits, and finds it
+        if not found.exists():
+            _build(cargo, cache)
+    return str(found)
+
+
+def _build(cargo: str, cache: Path) -> None:
+    print(f"building s2-lite {VERSION} into {cache}, once: about 15 minutes on two cores", file=sys.stderr, flush=True)
+    # Without these two it takes twice as long, and a test server need not be the fastest there is.
+    quick = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
+    command = [cargo, "install", "--locked", "s2-cli", "--version", VERSION, "--root", str(cache)]
+    process = subprocess.Popen(command, env=os.environ | quick, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        lines: list[str] = []
+        crates = 0
+        for line in process.stderr:
+            lines = [*lines[-20:], line]
+            if "Compiling" in line:
+                crates += 1
+                if crates % 50 == 0:
+                    print(f"s2-lite: {crates} crates of about 500 compiled", file=sys.stderr, flush=True)
+        if process.wait():
+            raise ConnectError(f"cargo could not build s2-lite: {''.join(lines)[-1000:]}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+class S2Lite:
+    """A server with one basin. In memory, or in `folder`: stopped and started again it has its streams still."""
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        basin: str = "penstock-test",
+        config: dict[str, Any] | None = None,
+        port: int | None = None,
+    ):
+        self.folder, self.basin, self.config, self.port = folder, basin, config or {}, port or free_port()
+        self.executable = binary()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def options(self) -> dict[str, str]:
+        """What a reader or writer needs to reach it."""
+        return {"endpoint": self.url, "basin": self.basin}
+
+    def start(self) -> Self:
+        """Start it and wait until it is well, with the basin."""
+        command = [self.executable, "lite", "--port", str(self.port), "--no-dashboard"]
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            command += ["--local-root", str(self.folder)]
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env=os.environ | {"RUST_LOG": "error"})
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+                self._put_basin()
+                return self
+            time.sleep(0.02)
+        self.kill()
+        raise ConnectError(f"s2-lite did not start on port {self.port}")
+
+    def _put_basin(self) -> None:
+        request = urllib.request.Request(
+            f"{self.url}/v1/basins/{self.basin}",
+            json.dumps({"config": self.config}).encode(),
+            {"content-type": "application/json"},
+            method="PUT",
+        )
+        urllib.request.urlopen(request, timeout=5).close()
+
+    def stop(self) -> None:
+        """End it, politely first."""
+        self._end(terminate=True)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._end(terminate=False)
+
+    def _end(self, *, terminate: bool) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.terminate() if terminate else process.kill()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+if __name__ == "__main__":
+    try:
+        print(binary())
+    except PenstockError as problem:
+        sys.exit(str(problem))
