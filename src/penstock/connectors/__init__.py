@@ -1,9 +1,12 @@
 """The formats, by name. A connector is imported when it is asked for, and its client library when it is used."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OptionError, nearest
+
+if TYPE_CHECKING:
+    from penstock.spark.connector import Connector
 
 FORMATS = {
     "jetstream": "penstock.connectors.jetstream:JetStream",
@@ -21,13 +24,14 @@ def guarantees(name: str) -> tuple[str, ...]:
     """What a format can do and promises, under the words of GUARANTEES; a dash where there is nothing to promise."""
     c = connector(name)
     reads, writes = c.options_type is not None, c.sink_options_type is not None
-    marks = (reads, writes, c.replayable if reads else None, c.exactly_once if writes else None)
-    return tuple("-" if mark is None else "yes" if mark else "no" for mark in marks)
+    promises = (c.replayable if reads else "-", c.exactly_once if writes else "-")
+    return ("yes" if reads else "no", "yes" if writes else "no", *map(str, promises))
 
 
-def connector(name: str) -> Any:
+def connector(name: str) -> "type[Connector[Any, Any]]":
     """The connector class of a format."""
     if name not in FORMATS:
         raise OptionError(f"there is no connector '{name}'. {nearest(name, FORMATS)}")
     module, _, attribute = FORMATS[name].partition(":")
-    return getattr(import_module(module), attribute)
+    found: type[Connector[Any, Any]] = getattr(import_module(module), attribute)
+    return found

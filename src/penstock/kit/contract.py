@@ -3,12 +3,23 @@
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.errors import ConnectError, ProtocolError
 from penstock.planning.positions import Bounds, Offsets, Range
+
+
+class Guarantee(StrEnum):
+    """How far a promise goes. One that holds for one attempt at a time may be broken where Spark runs two attempts of a
+    task at once.
+    """
+
+    NO = "no"
+    ONE_ATTEMPT = "one attempt at a time"
+    YES = "yes"
 
 
 class Source(Protocol):

@@ -14,7 +14,7 @@ from pyspark.sql.types import AtomicType, StructField, StructType
 from penstock.errors import OptionError
 from penstock.kit.rows import listed
 from penstock.options import Options, alias, places, secrets, shown, spellings
-from penstock.spark.writing import BatchWriter, Done
+from penstock.spark.writing import BatchWriter, Done, Write
 
 if TYPE_CHECKING:
     from penstock.spark.connector import Connector
@@ -78,10 +78,17 @@ def _metadata(schema: StructType) -> list[dict[str, Any]]:
     return [field.metadata or {} for field in schema.fields]
 
 
-class InsertWriter(BatchWriter):
+class InsertWriter(BatchWriter[Write]):
     """The writer of an INSERT. A table also has the columns that only the server gives: these must be null."""
 
-    def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema, query: str, own: Sequence[str]):
+    def __init__(
+        self,
+        connector: "type[Connector[Any, Write]]",
+        options: Write,
+        columns: pa.Schema,
+        query: str,
+        own: Sequence[str],
+    ):
         super().__init__(connector, options, without(columns, own), query)
         self.own = own
 

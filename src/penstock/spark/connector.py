@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql import datasource as spark
@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import OptionError
-from penstock.kit.contract import Origin, Predicate, Sink, Source
+from penstock.kit.contract import Guarantee, Origin, Predicate, Sink, Source
 from penstock.kit.retry import at_once
 from penstock.options import SECRET, Options, ReadOptions, alias, secrets, shown, spellings
 from penstock.spark.catalog import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
@@ -31,57 +31,64 @@ SPARKS_OWN = ("checkpointLocation", "queryName")
 HIDDEN = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 
-class Connector(spark.DataSource):
-    """One format. A subclass names it, its options and its guarantees, and opens sources and sinks."""
+Read = TypeVar("Read", bound=ReadOptions)
+Write = TypeVar("Write", bound=Options)
+Model = TypeVar("Model", bound=Options)
+
+
+class Connector(spark.DataSource, Generic[Read, Write]):
+    """One format, with the options to read it and to write it. A subclass names it and its guarantees, and opens
+    sources and sinks.
+    """
 
     format: ClassVar[str]
     options_type: ClassVar[type[ReadOptions] | None] = None  # None: cannot be read
     sink_options_type: ClassVar[type[Options] | None] = None  # None: cannot be written
-    replayable: ClassVar[bool] = False  # a range that is read again gives the same rows
-    exactly_once: ClassVar[bool] = False  # a retried or replayed task leaves no duplicate
+    replayable: ClassVar[Guarantee] = Guarantee.NO  # a range that is read again gives the same rows
+    exactly_once: ClassVar[Guarantee] = Guarantee.NO  # a retried or replayed task leaves no duplicate
 
     @classmethod
-    def columns(cls, options: Any) -> pa.Schema:
+    def columns(cls, options: Read) -> pa.Schema:
         """The columns of a row, given the options."""
         raise NotImplementedError
 
     @classmethod
-    def open_source(cls, options: Any) -> Source:
+    def open_source(cls, options: Read) -> Source:
         """A source; connects at its first use, in the process that uses it."""
         raise NotImplementedError
 
     @classmethod
-    def open_sink(cls, options: Any, columns: pa.Schema) -> Sink:
+    def open_sink(cls, options: Write, columns: pa.Schema) -> Sink:
         """A sink for rows of these columns, which refuses those it cannot write; connects at its first use."""
         raise NotImplementedError
 
     @classmethod
-    def only_streams(cls, options: Any) -> str | None:
+    def only_streams(cls, options: Read) -> str | None:
         """Why there is nothing to read at once, and what to do about it; None where there is."""
         return None
 
     @classmethod
-    def only_batches(cls, options: Any) -> str | None:
+    def only_batches(cls, options: Read) -> str | None:
         """Why there is nothing to stream, and what to do about it; None where there is."""
         return None
 
     @classmethod
-    def shaped(cls, options: Any, asked: pa.Schema) -> Any:
+    def shaped(cls, options: Read, asked: pa.Schema) -> Read:
         """`options` for rows of the columns that were asked for, where these are the user's to say."""
         return options
 
     @classmethod
-    def pushes(cls, options: Any) -> bool:
-        """Whether `stream`, `sequence` and `timestamp` mean what they mean everywhere, so that predicates narrow."""
+    def pushes(cls, options: Read) -> bool:
+        """Whether filters on the shared columns `stream`, `sequence` and `timestamp` can be pushed down."""
         return True
 
     @classmethod
-    def narrow(cls, options: Any, predicates: Sequence[Predicate]) -> Any:
+    def narrow(cls, options: Read, predicates: Sequence[Predicate]) -> Read | None:
         """`options` that read less but every row that can satisfy all `predicates`; None where none can."""
         return options
 
     @classmethod
-    def servers_own(cls, options: Any) -> Sequence[str]:
+    def servers_own(cls, options: Write) -> Sequence[str]:
         """Columns that a source gives and no sink takes: a table has them, and INSERT leaves them null."""
         return ()
 
@@ -98,7 +105,7 @@ class Connector(spark.DataSource):
         other = () if creating is None or self.sink_options_type is None else self.sink_options_type.model_fields
         for model in models:
             _refuse_shown(model, given)
-        options = self._parse(self.options_type, given, ignore=tuple(map(alias, other)))
+        options = cast(Read, self._parse(self.options_type, given, ignore=tuple(map(alias, other))))
         source = self.open_source(options)
         try:
             at_once(source.check)
@@ -107,7 +114,7 @@ class Connector(spark.DataSource):
         schema: StructType = from_arrow_schema(self.columns(options))
         return schema if creating is None else remember(schema, creating, models)
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> BatchReader[Read]:
         """A reader for `spark.read`. Spark refuses one that can push filters while the session does not."""
         # Spark plans with filters in a worker of its own, which is running only where the session allows it.
         pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
@@ -117,7 +124,7 @@ class Connector(spark.DataSource):
             raise OptionError(f"there is nothing that could be read at once: {why}, or use readStream.")
         return (PushingReader if pushes else BatchReader)(type(self), options, schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> StreamReader[Read]:  # noqa: N802 - Spark's name
         """A reader for `spark.readStream`."""
         options = self._reading(schema)
         why = self.only_batches(options)
@@ -131,17 +138,17 @@ class Connector(spark.DataSource):
                 )
         return StreamReader(type(self), options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter[Write]:
         """A writer for `df.write`, with an identity of its own: only retries inside this write are known again."""
         made = self._batch_writer(schema, overwrite)
         made.check()
         return made
 
-    def _batch_writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def _batch_writer(self, schema: StructType, overwrite: bool) -> BatchWriter[Write]:
         if not is_insert(schema):
             return BatchWriter(type(self), *self._writing(schema, overwrite, "write"), query=Origin.single())
         self._only_appends(overwrite)
-        options = self._effective(schema, self.sink_options_type, "write", of_table=True)
+        options = cast(Write, self._effective(schema, self.sink_options_type, "write", of_table=True))
         columns, own = arrow_schema(schema), self.servers_own(options)
         filled = [field.name for field in columns if field.name in own and not field.nullable]
         if filled:
@@ -149,14 +156,14 @@ class Connector(spark.DataSource):
         self.open_sink(options, without(columns, own))
         return InsertWriter(type(self), options, columns, Origin.single(), own)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter[Write]:  # noqa: N802 - Spark's name
         """A writer for `df.writeStream`."""
         return StreamWriter(type(self), *self._writing(schema, overwrite, "writeStream"))
 
-    def _writing(self, schema: StructType, overwrite: bool, way: str) -> tuple[Any, pa.Schema]:
+    def _writing(self, schema: StructType, overwrite: bool, way: str) -> tuple[Write, pa.Schema]:
         self._only_appends(overwrite)
         # These columns may come from a table of ours, but this is no write to it: its options are not for us.
-        options = self._effective(schema, self.sink_options_type, way, of_table=False)
+        options = cast(Write, self._effective(schema, self.sink_options_type, way, of_table=False))
         columns = arrow_schema(schema)
         self.open_sink(options, columns)  # refuses columns before any task runs
         refuse_strange(schema)
@@ -166,11 +173,11 @@ class Connector(spark.DataSource):
         if overwrite:
             raise OptionError(f"{self.format} only appends: use mode('append'), or outputMode('append') in a stream.")
 
-    def _reading(self, schema: StructType) -> Any:
-        options = self._effective(schema, self.options_type, "read", of_table=True)
+    def _reading(self, schema: StructType) -> Read:
+        options = cast(Read, self._effective(schema, self.options_type, "read", of_table=True))
         return self.shaped(options, arrow_schema(schema))
 
-    def _effective(self, schema: StructType, model: type[Options] | None, way: str, *, of_table: bool) -> Any:
+    def _effective(self, schema: StructType, model: type[Model] | None, way: str, *, of_table: bool) -> Model:
         given = dict(self.options)
         if model is not None and of_table:
             given = recall(schema, model, given)
@@ -181,17 +188,17 @@ class Connector(spark.DataSource):
         return self._parse(model, given)
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Any:
+    def parse(cls, given: Mapping[str, object]) -> Read:
         """The options to read with, or an OptionError."""
-        return cls._parse(cls.options_type, given)
+        return cast(Read, cls._parse(cls.options_type, given))
 
     @classmethod
-    def parse_sink(cls, given: Mapping[str, str]) -> Any:
+    def parse_sink(cls, given: Mapping[str, object]) -> Write:
         """The options to write with, or an OptionError."""
-        return cls._parse(cls.sink_options_type, given)
+        return cast(Write, cls._parse(cls.sink_options_type, given))
 
     @classmethod
-    def _parse(cls, model: type[Options] | None, given: Mapping[str, str], ignore: Sequence[str] = ()) -> Any:
+    def _parse(cls, model: type[Model] | None, given: Mapping[str, object], ignore: Sequence[str] = ()) -> Model:
         if model is None:
             raise OptionError(f"{cls.format} can be {'written' if cls.sink_options_type else 'read'} only.")
         if "path" in given:

@@ -5,7 +5,7 @@ Readers are pickled and made anew all the time: they keep options, and open a So
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from penstock.arrow.buffers import cuts, sizes
 from penstock.errors import OptionError
 from penstock.kit.contract import Gathering, Holding, Predicate, Source
+from penstock.options import ReadOptions
 from penstock.planning.checkpoint import Checkpoint
 from penstock.planning.planner import Planner
 from penstock.planning.positions import Bound, Range
@@ -41,12 +42,15 @@ class Partition(spark.InputPartition):
         return f"Partition({', '.join(f'{r.shard}[{r.start}:{r.end})' for r in self.ranges)})"
 
 
-class _Reading:
+Read = TypeVar("Read", bound=ReadOptions)
+
+
+class _Reading(Generic[Read]):
     """What both kinds of reader share: options that travel, a source that does not."""
 
     default_start: ClassVar[str]
 
-    def __init__(self, connector: "type[Connector]", options: Any, schema: StructType):
+    def __init__(self, connector: "type[Connector[Read, Any]]", options: Read, schema: StructType):
         self.connector, self.options = connector, options
         self.wanted = _chosen(schema, connector.columns(options), connector.format)
         self._planner: Planner | None = None
@@ -77,7 +81,7 @@ class _Reading:
             source.close()
 
 
-class StreamReader(_Reading, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Structured Streaming's questions, handed to the planner."""
 
     default_start = "latest"
@@ -130,12 +134,12 @@ class StreamReader(_Reading, spark.DataSourceStreamReader, SupportsTriggerAvaila
             self._planner.source.close()
 
 
-class BatchReader(_Reading, spark.DataSourceReader):
+class BatchReader(_Reading[Read], spark.DataSourceReader):
     """A bounded read: one batch from the start that the options ask for to the end."""
 
     default_start = "earliest"
 
-    def __init__(self, connector: "type[Connector]", options: Any, schema: StructType):
+    def __init__(self, connector: "type[Connector[Read, Any]]", options: Read, schema: StructType):
         super().__init__(connector, options, schema)
         self.predicates: list[Predicate] = []
 
@@ -167,7 +171,7 @@ class BatchReader(_Reading, spark.DataSourceReader):
         return low, high
 
 
-class PushingReader(BatchReader):
+class PushingReader(BatchReader[Read]):
     """A batch reader where the session has spark.sql.python.filterPushdown.enabled."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 - Spark's name

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -12,6 +12,7 @@ from pyspark.sql import datasource as spark
 from penstock.errors import ProtocolError
 from penstock.kit.contract import Beginning, Origin, Receipt, Sink
 from penstock.kit.retry import at_once
+from penstock.options import Options
 from penstock.planning.positions import Offsets
 from penstock.spark.input import whole
 from penstock.spark.process import settle_in
@@ -29,10 +30,13 @@ class Done(spark.WriterCommitMessage):
     receipt: Receipt
 
 
-class _Writing:
+Write = TypeVar("Write", bound=Options)
+
+
+class _Writing(Generic[Write]):
     """What both kinds of writer share."""
 
-    def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema):
+    def __init__(self, connector: "type[Connector[Any, Write]]", options: Write, columns: pa.Schema):
         self.connector, self.options, self.columns = connector, options, columns
         self.ends: Offsets | None = None  # before the first row; None where nobody knows
 
@@ -91,7 +95,7 @@ class _Writing:
                 log.warning("this write failed, but %s", message.receipt)
 
 
-class StreamWriter(_Writing, spark.DataSourceStreamArrowWriter):
+class StreamWriter(_Writing[Write], spark.DataSourceStreamArrowWriter):
     """The writer of a streaming query: its rows are known again in every run of the query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
@@ -116,10 +120,10 @@ class StreamWriter(_Writing, spark.DataSourceStreamArrowWriter):
         self._abort(messages)
 
 
-class BatchWriter(_Writing, spark.DataSourceArrowWriter):
+class BatchWriter(_Writing[Write], spark.DataSourceArrowWriter):
     """The writer of one `df.write`."""
 
-    def __init__(self, connector: "type[Connector]", options: Any, columns: pa.Schema, query: str):
+    def __init__(self, connector: "type[Connector[Any, Write]]", options: Write, columns: pa.Schema, query: str):
         super().__init__(connector, options, columns)
         self.query = query
 

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.connectors.journal import Journal
+from penstock.kit.contract import Guarantee
 from penstock.options import ReadOptions, table
 from penstock.spark.connector import Connector
 from penstock.testing.journal import JournalLog
@@ -26,7 +27,7 @@ def texts(frame: DataFrame) -> list[str]:
 
 
 class Conformance:
-    connector: ClassVar[type[Connector]]
+    connector: ClassVar[type[Connector[Any, Any]]]
     store: Any
 
     @pytest.fixture
@@ -245,12 +246,11 @@ class Conformance:
         own = {name: doc for name, _, doc in table(self.connector.options_type)}
         assert {name for name, _, _ in table(ReadOptions)} <= own.keys()
         assert all(own.values())
-        assert self.connector.replayable
-        assert isinstance(self.connector.exactly_once, bool)
+        assert self.connector.replayable is Guarantee.YES
 
 
 class WriteConformance:
-    connector: ClassVar[type[Connector]]
+    connector: ClassVar[type[Connector[Any, Any]]]
     store: Any
 
     @pytest.fixture
@@ -305,7 +305,7 @@ class WriteConformance:
             self.run()
         assert set(self.store.written()) == {f"v{i}" for i in range(250)}
         twice = len(self.store.written()) - 250
-        assert twice == 0 if self.connector.exactly_once else twice == 100
+        assert twice == 0 if self.connector.exactly_once is not Guarantee.NO else twice == 100
 
     def test_a_single_write_appends(self) -> None:
         rows = self.spark.range(50, numPartitions=3).selectExpr("concat('w', id) AS value")

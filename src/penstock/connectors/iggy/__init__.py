@@ -9,19 +9,19 @@ from penstock.clients.iggy import wire
 from penstock.connectors.iggy.options import IggySinkOptions, IggySourceOptions
 from penstock.connectors.iggy.sink import IggySink
 from penstock.connectors.iggy.source import IggySource
-from penstock.kit.contract import Sink, Source
+from penstock.kit.contract import Guarantee, Sink, Source
 from penstock.kit.rows import columns
 from penstock.spark.connector import Connector
 
 
-class Iggy(Connector):
+class Iggy(Connector[IggySourceOptions, IggySinkOptions]):
     """Topics of Apache Iggy, read by offset."""
 
     format = "iggy"
     options_type = IggySourceOptions
     sink_options_type = IggySinkOptions
-    replayable = True
-    exactly_once = True
+    replayable = Guarantee.YES
+    exactly_once = Guarantee.ONE_ATTEMPT
 
     @classmethod
     def columns(cls, options: IggySourceOptions) -> pa.Schema:

@@ -9,7 +9,7 @@ from penstock.connectors.jetstream.durable import DurableSource
 from penstock.connectors.jetstream.options import JetStreamOptions, JetStreamSinkOptions
 from penstock.connectors.jetstream.sink import JetStreamSink
 from penstock.connectors.jetstream.source import JetStreamSource
-from penstock.kit.contract import Predicate, Sink, Source
+from penstock.kit.contract import Guarantee, Predicate, Sink, Source
 from penstock.kit.rows import columns
 from penstock.spark.connector import Connector
 
@@ -17,14 +17,14 @@ from penstock.spark.connector import Connector
 MOST_SUBJECTS = 64
 
 
-class JetStream(Connector):
+class JetStream(Connector[JetStreamOptions, JetStreamSinkOptions]):
     """NATS JetStream streams, read by sequence."""
 
     format = "jetstream"
     options_type = JetStreamOptions
     sink_options_type = JetStreamSinkOptions
-    replayable = True
-    exactly_once = True
+    replayable = Guarantee.YES
+    exactly_once = Guarantee.YES
 
     @classmethod
     def columns(cls, options: JetStreamOptions) -> pa.Schema:

@@ -5,19 +5,19 @@ import pyarrow as pa
 from penstock.connectors.journal.options import JournalOptions, JournalSinkOptions
 from penstock.connectors.journal.sink import JournalSink
 from penstock.connectors.journal.source import JournalSource
-from penstock.kit.contract import Sink, Source
+from penstock.kit.contract import Guarantee, Sink, Source
 from penstock.kit.rows import columns
 from penstock.spark.connector import Connector
 
 
-class Journal(Connector):
+class Journal(Connector[JournalOptions, JournalSinkOptions]):
     """Logs in a folder that every machine of the cluster sees."""
 
     format = "journal"
     options_type = JournalOptions
     sink_options_type = JournalSinkOptions
-    replayable = True
-    exactly_once = True
+    replayable = Guarantee.YES
+    exactly_once = Guarantee.YES
 
     @classmethod
     def columns(cls, options: JournalOptions) -> pa.Schema:

@@ -9,19 +9,19 @@ from penstock.connectors.nats.capture import CapturedSource
 from penstock.connectors.nats.options import CoreOptions, CoreSinkOptions
 from penstock.connectors.nats.sink import CoreSink
 from penstock.connectors.nats.source import CoreSource
-from penstock.kit.contract import Sink, Source
+from penstock.kit.contract import Guarantee, Sink, Source
 from penstock.kit.rows import columns
 from penstock.spark.connector import Connector
 
 
-class CoreNats(Connector):
+class CoreNats(Connector[CoreOptions, CoreSinkOptions]):
     """Core NATS subjects, as messages arrive."""
 
     format = "nats"
     options_type = CoreOptions
     sink_options_type = CoreSinkOptions
-    replayable = False
-    exactly_once = False
+    replayable = Guarantee.NO
+    exactly_once = Guarantee.NO
 
     @classmethod
     def columns(cls, options: CoreOptions) -> pa.Schema:

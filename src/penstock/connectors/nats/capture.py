@@ -15,7 +15,7 @@ from penstock.connectors import connector
 from penstock.connectors.nats.options import CoreOptions
 from penstock.errors import DataLossError, OptionError, PenstockError
 from penstock.kit.contract import Marking, Resuming, Source
-from penstock.options import ReadOptions
+from penstock.options import ReadOptions, alias
 from penstock.planning.positions import Bounds, Offsets, Range
 
 log = logging.getLogger("penstock")
@@ -128,9 +128,9 @@ class CapturedSource:
         """They are read as by format("jetstream"), with the options that both have."""
         jetstream = connector("jetstream")
         shared = {*NatsOptions.model_fields, *ReadOptions.model_fields}
-        given = {name: getattr(self.options, name) for name in shared if name in self.options.model_fields_set}
+        given = {alias(name): getattr(self.options, name) for name in shared & self.options.model_fields_set}
         self._names = streams
-        options = jetstream.options_type(**given, stream=tuple(streams), subjects=self.options.subjects)
+        options = jetstream.parse(given | {"stream": tuple(streams), "subjects": self.options.subjects})
         return cast(Streams, jetstream.open_source(options))
 
 

@@ -10,19 +10,19 @@ from penstock.connectors.s2.changes import ChangesSource
 from penstock.connectors.s2.options import S2SinkOptions, S2SourceOptions
 from penstock.connectors.s2.sink import S2Sink
 from penstock.connectors.s2.source import S2Source
-from penstock.kit.contract import Predicate, Sink, Source
+from penstock.kit.contract import Guarantee, Predicate, Sink, Source
 from penstock.kit.rows import columns
 from penstock.spark.connector import Connector
 
 
-class S2Streams(Connector):
+class S2Streams(Connector[S2SourceOptions, S2SinkOptions]):
     """S2 streams, read by sequence number."""
 
     format = "s2"
     options_type = S2SourceOptions
     sink_options_type = S2SinkOptions
-    replayable = True
-    exactly_once = True
+    replayable = Guarantee.YES
+    exactly_once = Guarantee.YES
 
     @classmethod
     def columns(cls, options: S2SourceOptions) -> pa.Schema:
