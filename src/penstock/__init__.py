@@ -1,6 +1,9 @@
 """NATS, JetStream, S2 and Iggy streams for Apache Spark."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __version__ = "0.1.0"
 
@@ -10,16 +13,35 @@ def register(spark: Any) -> None:
 
     Only our code travels: the cluster's Python needs pyarrow, numpy and pydantic, and nkeys for NKeys. Also
     turns on that filters of batch reads are pushed down, which Spark has off by default, and lets Spark hide more
-    names of secrets than it knows by itself.
+    names of secrets than it knows by itself. And lets tasks report what they did, for `penstock.figures`: not
+    with Spark Connect, which has no accumulators.
     """
     from pyspark import cloudpickle
 
     import penstock
     from penstock.connectors import FORMATS, connector
+    from penstock.spark.progress import accumulate
     from penstock.spark.session import hide_secrets
 
     cloudpickle.register_pickle_by_value(penstock)  # type: ignore[no-untyped-call] # pyspark does not type it
+    accumulator = accumulate(spark.sparkContext) if hasattr(spark, "sparkContext") else None
     for name in FORMATS:
-        spark.dataSource.register(connector(name))
+        known = connector(name)
+        known.accumulator = accumulator
+        spark.dataSource.register(known)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     hide_secrets(spark)
+
+
+def lag(query: "StreamingQuery") -> list[dict[str, int]]:
+    """For each source of a query, how many positions of each stream lie ahead of it: see spark/progress.py."""
+    from penstock.spark import progress
+
+    return progress.lag(query)
+
+
+def figures(query: "StreamingQuery") -> dict[str, dict[str, float]]:
+    """What a streaming query did, in numbers: see spark/progress.py."""
+    from penstock.spark import progress
+
+    return progress.figures(query)

@@ -90,7 +90,7 @@ def test_a_query_that_may_lose_goes_on_with_what_is_left_and_logs_what_is_not(
             read = query.run()
             read += query.run()
         assert [r for rows in read for r in numbers(rows)] == LEFT[harm]
-        warned = [record.getMessage() for record in caplog.records if record.module == "planner"]
+        warned = [record.getMessage() for record in caplog.records if record.module == "loss"]
         assert len(warned) == 1, "said once, not once a look"
         assert warned[0].startswith(f"failOnDataLoss=false, going on: stream '{hundred}' {words}")
         # and it still runs

@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "arrow": {"errors"},
     "options": {"errors", "kit.retry"},
-    "planning": {"errors", "options", "kit.contract", "kit.retry"},
+    "planning": {"errors", "options", "kit.contract", "kit.loss", "kit.retry"},
     "kit": {"errors", "arrow", "options", "planning.positions"},
     "clients.answers": {"errors"},
     "clients.nats": {"errors", "arrow", "options", "kit.process_cache", "clients.answers"},
@@ -38,7 +38,12 @@ IS_SPARKS_OWN = {
     "penstock.s2", "penstock.spark.connector", "penstock.spark.reading", "penstock.spark.writing",
     "penstock.spark.catalog", "penstock.spark.schema", "penstock.testing.conformance",
 }  # fmt: skip
-MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {"penstock", "penstock.spark.session", "penstock.cli.demo"}
+MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
+    "penstock",
+    "penstock.spark.progress",
+    "penstock.spark.session",
+    "penstock.cli.demo",
+}
 MAY_OPEN_SOCKETS = {
     "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
     "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",

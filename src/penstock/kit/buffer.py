@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from penstock.kit import figures
+
 log = logging.getLogger("penstock")
 
 # What a batch takes in memory beside its bytes. Messages that trickle in make batches of one row, so that this would
@@ -72,6 +74,7 @@ class Held:
                 self._push(piece)
                 self._young += 1
             self.dropped += len(batch) - kept
+            figures.count(dropped=len(batch) - kept)
             self.next += len(batch)
             return kept == len(batch)
 

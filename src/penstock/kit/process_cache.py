@@ -1,13 +1,26 @@
-"""Connections that wait for their next use: Spark's workers live through many tasks. Knows no protocol."""
+"""What one Python process keeps from task to task: Spark's workers live through many. Knows no protocol.
+
+It is kept on `sys`: a module that was pickled by value, as `penstock.register` does it, has new globals in each task.
+"""
 
 import os
 import sys
 import time
 from collections.abc import Callable, Hashable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 # Spark ends a worker after a minute without work; a connection need not wait longer for its next use.
 MOST_IDLE = 60.0
+
+T = TypeVar("T")
+
+
+def shared(name: str, make: Callable[[], T]) -> T:
+    """The object of that name in this process, made when it is first asked for."""
+    key = f"_penstock_{name}"
+    if key not in sys.__dict__:
+        sys.__dict__[key] = make()
+    return cast(T, sys.__dict__[key])
 
 
 class Pooled(Protocol):
@@ -54,6 +67,5 @@ def close_all() -> None:
 
 
 def _idle() -> dict[Hashable, list[tuple[float, Pooled]]]:
-    """Kept on `sys`: a module that was pickled by value has new globals in each task."""
-    idle: dict[Hashable, list[tuple[float, Pooled]]] = sys.__dict__.setdefault("_penstock_idle", {})
+    idle: dict[Hashable, list[tuple[float, Pooled]]] = shared("idle", dict)
     return idle

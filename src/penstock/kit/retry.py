@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.errors import ConnectError, Disconnected
+from penstock.kit import figures
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -40,6 +41,8 @@ class Retry:
 
     def progress(self) -> None:
         """Something worked: time and failures count from the next failure on."""
+        if self._failures:
+            figures.count(reconnects=1)
         self._failures = 0
 
     def after(self, error: Disconnected) -> None:
@@ -57,15 +60,22 @@ class Retry:
             log.warning("%s; %s is tried again, %s without progress", error, self.what, limit)
             self._warn_at = now + WARN_EVERY
         wait = min(LONGEST_WAIT, self.delay * 2 ** min(self._failures - 1, 16))
-        self._sleep(min(wait * (0.5 + random.random() / 2), left))
+        wait = min(wait * (0.5 + random.random() / 2), left)
+        figures.count(retries=1, waited=wait)
+        self._sleep(wait)
 
     def run(self, ask: Callable[[], T]) -> T:
         """The answer, asked for again while that is allowed."""
+        lost = False
         while True:
             try:
-                return ask()
+                answer = ask()
             except Disconnected as error:
+                lost = True
                 self.after(error)
+            else:
+                figures.count(reconnects=int(lost))
+                return answer
 
 
 def at_once(ask: Callable[[], T]) -> T:

@@ -3,15 +3,15 @@
 Whatever is decided here travels in the end position of the batch, so that a replay decides nothing anew.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.errors import DataLossError, OptionError
+from penstock.errors import OptionError
 from penstock.kit.contract import Emptying, Marking, Resuming, Source, Weighing
+from penstock.kit.loss import LossReport
 from penstock.options import ReadOptions
 from penstock.planning.checkpoint import Checkpoint
 from penstock.planning.cuts import Tally, cut, rows_per_task
@@ -28,7 +28,6 @@ from penstock.planning.positions import (
     share,
 )
 
-log = logging.getLogger("penstock")
 T = TypeVar("T")
 
 # Spark asks for the head every 12 ms while idle. Looking is a request to the server for each shard:
@@ -45,6 +44,7 @@ class Planner:
         self, source: Source, options: ReadOptions, default_start: str, clock: Callable[[], float] = time.monotonic
     ):
         self.source, self.options, self.default_start, self.clock = source, options, default_start, clock
+        self.losses = LossReport(options)
         self._bounds: Bounds = {}
         self._target: Bounds | None = None
         self._look_at = float("-inf")
@@ -52,9 +52,9 @@ class Planner:
         self._resumed = False
         self._goes_on = True  # nothing was asked yet but where this run goes on
         self._shown: Offsets | None = None
+        self._planned: Offsets = {}
         self._counted: tuple[Bounds, Offsets, int] | None = None
         self._waiting: float | None = None
-        self._warned: set[tuple[str, int]] = set()
         self._compared: tuple[Bounds, Offsets, list[str]] | None = None
 
     def look(self, now: bool = False) -> Bounds:
@@ -95,6 +95,7 @@ class Planner:
             # now, that shows.
             self.look(now=True)
             end = self._next(before, max_rows, may_hold=False)
+        self._planned = end.positions
         return dict(start) if end is before else end.encode()
 
     def _next(self, start: Checkpoint, max_rows: int | None, *, may_hold: bool = True) -> Checkpoint:
@@ -154,6 +155,11 @@ class Planner:
     def head(self) -> dict[str, Any]:
         """The end of all there is, for lag."""
         return Checkpoint({shard: Position(bound.next, bound.epoch) for shard, bound in self.look().items()}).encode()
+
+    def lag(self) -> int:
+        """How many positions the last batch that was planned ends before the head, over all shards."""
+        ends = self._planned
+        return sum(max(0, b.next - ends[s].next) if s in ends else b.next - b.first for s, b in self.look().items())
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Range, ...]]:
         """What each task reads between two positions of the checkpoint. Asks nobody."""
@@ -236,12 +242,7 @@ class Planner:
         recreated = {loss.shard for loss in losses}
         renumbered = [shard for shard in self._renumbered(at, bounds) if shard not in recreated]
         losses += [Loss(shard, at[shard].next, bounds[shard], "renumbered") for shard in renumbered]
-        if losses and self.options.fail_on_data_loss:
-            raise DataLossError(f"stream {losses[0]}. {losses[0].remedy}")
-        for loss in losses:
-            if (loss.shard, loss.at) not in self._warned:
-                self._warned.add((loss.shard, loss.at))
-                log.warning("failOnDataLoss=false, going on: stream %s", loss)
+        self.losses.lost(losses)
         return settle(at, bounds, renumbered)
 
     def _hold(self, at: Offsets, bounds: Bounds) -> bool:

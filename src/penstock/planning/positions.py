@@ -61,6 +61,11 @@ class Loss(NamedTuple):
     kind: str  # gone | recreated | renumbered | backwards | trimmed
 
     @property
+    def records(self) -> int:
+        """How many positions were lost, as far as that can be told."""
+        return max(0, self.bound.first - self.at) if self.kind == "trimmed" and self.bound is not None else 0
+
+    @property
     def remedy(self) -> str:
         """What the user can do about it."""
         go_on = "set failOnDataLoss=false to go on "

@@ -20,6 +20,7 @@ from penstock.kit.contract import Guarantee, Origin, Predicate, Sink, Source
 from penstock.kit.retry import at_once
 from penstock.options import SECRET, Options, ReadOptions, alias, secrets, shown, spellings
 from penstock.spark.catalog import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
+from penstock.spark.progress import FiguresAccumulator
 from penstock.spark.reading import BatchReader, PushingReader, StreamReader
 from penstock.spark.schema import arrow_schema, refuse_strange
 from penstock.spark.writing import BatchWriter, StreamWriter
@@ -45,6 +46,7 @@ class Connector(spark.DataSource, Generic[Read, Write]):
     options_type: ClassVar[type[ReadOptions] | None] = None  # None: cannot be read
     sink_options_type: ClassVar[type[Options] | None] = None  # None: cannot be written
     replayable: ClassVar[Guarantee] = Guarantee.NO  # a range that is read again gives the same rows
+    accumulator: ClassVar[FiguresAccumulator | None] = None  # where tasks report what they counted
     exactly_once: ClassVar[Guarantee] = Guarantee.NO  # a retried or replayed task leaves no duplicate
 
     @classmethod

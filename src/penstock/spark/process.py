@@ -1,7 +1,8 @@
 """What is done once in each of Spark's Python processes."""
 
 import gc
-import sys
+
+from penstock.kit.process_cache import shared
 
 
 def settle_in() -> None:
@@ -10,6 +11,9 @@ def settle_in() -> None:
     Spark's workers collect garbage after every task, and look at every object of every module for it: 57 ms
     of a core, where the reading of a small batch takes 4.
     """
-    if "_penstock_settled" not in sys.__dict__:  # not a global: a module pickled by value has new ones in each task
-        sys.__dict__["_penstock_settled"] = True
-        gc.freeze()
+    shared("settled", _freeze)
+
+
+def _freeze() -> bool:
+    gc.freeze()
+    return True

@@ -3,7 +3,8 @@
 Readers are pickled and made anew all the time: they keep options, and open a Source when first needed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -16,11 +17,13 @@ from pyspark.sql.types import StructType
 from penstock.arrow.buffers import cuts, sizes
 from penstock.errors import OptionError
 from penstock.kit.contract import Gathering, Holding, Predicate, Source
+from penstock.kit.figures import count, so_far
 from penstock.options import ReadOptions
 from penstock.planning.checkpoint import Checkpoint
 from penstock.planning.planner import Planner
 from penstock.planning.positions import Bound, Range
 from penstock.spark.process import settle_in
+from penstock.spark.progress import report
 from penstock.spark.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -69,14 +72,20 @@ class _Reading(Generic[Read]):
         if not isinstance(partition, Partition):
             return
         settle_in()
-        if partition.rows is not None:
-            for batch in pa.ipc.open_stream(partition.rows):
+        before = so_far()
+        with closing(self._rows(partition)) as batches:
+            for batch in batches:
+                count(rows=len(batch), bytes=batch.nbytes)
                 yield batch.select(self.wanted) if self.wanted else batch
+        report(self.connector.accumulator, "read", (so_far() - before).as_json())
+
+    def _rows(self, partition: Partition) -> Generator[pa.RecordBatch, None, None]:
+        if partition.rows is not None:
+            yield from pa.ipc.open_stream(partition.rows)
             return
         source = self.connector.open_source(self.options)
         try:
-            for batch in _rows(source, partition.ranges):
-                yield batch.select(self.wanted) if self.wanted else batch
+            yield from _rows(source, partition.ranges)
         finally:
             source.close()
 
@@ -112,8 +121,10 @@ class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTrigger
         return self.planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The head, for lag."""
-        return self.planner.head()
+        """The head, for lag. Spark shows it in progress events and keeps it nowhere: the figures of this process go
+        with it.
+        """
+        return self.planner.head() | {"metrics": {"lag": self.planner.lag(), **so_far().as_json()}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Partition]:
         """The tasks between two positions; the same for ever."""

@@ -1,8 +1,8 @@
 """What Spark asks of a writer, handed to sinks."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -11,11 +11,13 @@ from pyspark.sql import datasource as spark
 
 from penstock.errors import ProtocolError
 from penstock.kit.contract import Beginning, Origin, Receipt, Sink
+from penstock.kit.figures import count, so_far
 from penstock.kit.retry import at_once
 from penstock.options import Options
 from penstock.planning.positions import Offsets
 from penstock.spark.input import whole
 from penstock.spark.process import settle_in
+from penstock.spark.progress import report
 
 if TYPE_CHECKING:
     from penstock.spark.connector import Connector
@@ -25,9 +27,10 @@ log = logging.getLogger("penstock")
 
 @dataclass
 class Done(spark.WriterCommitMessage):
-    """What travels from a task to the driver: its receipt, and nothing else."""
+    """What travels from a task to the driver: its receipt, and what was counted while it was written."""
 
     receipt: Receipt
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 Write = TypeVar("Write", bound=Options)
@@ -56,7 +59,7 @@ class _Writing(Generic[Write]):
 
     def _write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Done:
         settle_in()
-        rows = 0
+        rows, before = 0, so_far()
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal rows
@@ -71,7 +74,10 @@ class _Writing(Generic[Write]):
             sink.close()
         if receipt.rows != rows:
             raise ProtocolError(f"{origin} was given {rows:,} rows, but has a receipt for {receipt.rows:,}: {receipt}.")
-        return Done(receipt)
+        count(rows=receipt.rows, bytes=receipt.size, already_there=receipt.known)
+        done = (so_far() - before).as_json()
+        report(self.connector.accumulator, "write", done)
+        return Done(receipt, done)
 
     def _commit(self, messages: Sequence[Any], batch: int | None) -> None:
         receipts = [message.receipt for message in messages if message is not None]

@@ -4,7 +4,6 @@ A server that confirms from memory loses the end of a partition when it crashes,
 the last message of a task still is, all before it are there too.
 """
 
-import sys
 from typing import NamedTuple
 
 from penstock.clients.iggy import polls
@@ -14,6 +13,7 @@ from penstock.connectors.iggy import rows
 from penstock.connectors.iggy.options import IggySinkOptions
 from penstock.errors import ConnectError, Disconnected
 from penstock.kit.contract import Origin
+from penstock.kit.process_cache import shared
 from penstock.planning.positions import Offsets, Position
 
 # By partition: the offset of a message, and who wrote it.
@@ -82,6 +82,5 @@ def _key(options: IggySinkOptions, query: str) -> tuple[str, ...]:
 
 
 def _memory() -> dict[tuple[str, ...], Written]:
-    """Kept on `sys`: a module that was pickled by value has new globals in each task."""
-    memory: dict[tuple[str, ...], Written] = sys.__dict__.setdefault("_penstock_iggy_written", {})
+    memory: dict[tuple[str, ...], Written] = shared("iggy_written", dict)
     return memory

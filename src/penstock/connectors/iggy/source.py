@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,8 @@ from penstock.clients.iggy import polls, wire
 from penstock.clients.iggy.client import Client, PartitionInfo
 from penstock.clients.iggy.wire import Messages, Where
 from penstock.connectors.iggy.options import IggySourceOptions
-from penstock.errors import DataLossError, Disconnected, OptionError, PenstockError
+from penstock.errors import Disconnected, OptionError, PenstockError
+from penstock.kit.loss import LossReport
 from penstock.planning.positions import Bound, Bounds, Loss, Offsets, Range
 
 log = logging.getLogger("penstock")
@@ -22,11 +24,11 @@ class IggySource:
     """A source that connects at its first question."""
 
     def __init__(self, options: IggySourceOptions, columns: pa.Schema):
-        self.options, self.columns = options, columns
+        self.options, self.columns, self.losses = options, columns, LossReport(options)
         self._client = Client(options)
         self._first: dict[tuple[str, str], int] = {}  # by partition, and when it was made
         self._next: dict[str, int] = {}
-        self._until = float("-inf")  # where partitions begin is good so long
+        self._until = float("-inf")  # when the cached starts of partitions expire
         self._known: set[str] = set()
         self._warned = False
 
@@ -57,10 +59,9 @@ class IggySource:
                 size = info.size / max(1, info.messages)
                 found[shard] = Bound(min(self._first[life], info.next), info.next, info.created, size)
                 self._next[shard] = info.next
-        if missing and (self.options.fail_on_data_loss or not found):
-            raise self._client.missing(self.options.stream, missing[0])
         for topic in missing:
-            log.warning("failOnDataLoss=false, going on without topic '%s', which does not exist", topic)
+            error = partial(self._client.missing, self.options.stream, topic)
+            self.losses.missing(topic, error, nothing_left=not found)
             self._known.add(topic)
         if again:
             self._until = time.monotonic() + self.options.discovery_interval
@@ -170,17 +171,17 @@ class IggySource:
         """
         info = self._partition(where)
         if info is None:
-            self._report(Loss(span.shard, span.start, None, "gone"))
+            self.losses.lost([Loss(span.shard, span.start, None, "gone")])
             return None
         bound = Bound(0, info.next, info.created)
         if span.epoch and info.created != span.epoch:
-            self._report(Loss(span.shard, span.start, bound, "recreated"))
+            self.losses.lost([Loss(span.shard, span.start, bound, "recreated")])
             return None
         planned = max(span.end, span.marked)
         if info.next < planned:
-            self._report(Loss(span.shard, planned, bound, "backwards"))
+            self.losses.lost([Loss(span.shard, planned, bound, "backwards")])
         elif span.mark and self._mark(where, span.marked, info) not in ("", span.mark):
-            self._report(Loss(span.shard, span.marked, bound, "renumbered"))
+            self.losses.lost([Loss(span.shard, span.marked, bound, "renumbered")])
             return None
         return info
 
@@ -198,7 +199,7 @@ class IggySource:
 
     def _holds_some(self, info: PartitionInfo, span: Range, at: int) -> bool:
         if not info.messages and at < info.next:
-            self._report(Loss(span.shard, at, Bound(span.end, span.end), "trimmed"))
+            self.losses.lost([Loss(span.shard, at, Bound(span.end, span.end), "trimmed")])
         return bool(info.messages)
 
     def _check_gap(self, where: Where, span: Range, at: int) -> None:
@@ -206,12 +207,7 @@ class IggySource:
         info = self._planned(where, span)
         begins = span.end if info is None else polls.begin(self._client, where, info)
         if begins > at:
-            self._report(Loss(span.shard, at, Bound(min(begins, span.end), span.end), "trimmed"))
-
-    def _report(self, loss: Loss) -> None:
-        if self.options.fail_on_data_loss:
-            raise DataLossError(f"stream {loss}. {loss.remedy}")
-        log.warning("failOnDataLoss=false, going on: stream %s", loss)
+            self.losses.lost([Loss(span.shard, at, Bound(min(begins, span.end), span.end), "trimmed")])
 
     def _rows(self, where: Where, found: Messages) -> pa.RecordBatch:
         count = len(found)

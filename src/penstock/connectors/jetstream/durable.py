@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.arrow.buffers import join, numbers, offsets, segments
 from penstock.clients.answers import field
@@ -25,6 +26,7 @@ from penstock.clients.nats.pool import connect, keep
 from penstock.connectors.jetstream.floor import ACK, Deliveries, safe, with_acks
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import Disconnected, OptionError, PenstockError
+from penstock.kit import figures
 from penstock.kit.buffer import Held
 from penstock.kit.retry import Retry
 from penstock.planning.positions import Bound, Bounds, Offsets, Range
@@ -42,6 +44,8 @@ LONG = 3
 QUIET = 0.2
 # Where ack=all must wait for others, it looks again after so many seconds.
 AGAIN = 0.5
+# The end of a reply subject whose message is delivered for the first time: how often, three numbers, and how many wait.
+FIRST_DELIVERY = r"\.1\.\d+\.\d+\.\d+\.\d+$"
 
 
 class DurableSource:
@@ -273,6 +277,8 @@ class DurableSource:
     def _batch(self, messages: wire.Messages) -> pa.RecordBatch:
         batch = engines.as_batch(engines.consumer_rows(messages), self.stream, self.columns)
         replies = segments(messages.lines, messages.sid_end + 1, messages.reply_end).cast(pa.string())
+        first = pc.match_substring_regex(replies, FIRST_DELIVERY)
+        figures.count(redelivered=len(replies) - (pc.sum(first).as_py() or 0))
         return with_acks(batch, replies)
 
 

@@ -21,7 +21,8 @@ from penstock.clients.nats.pool import connect, keep
 from penstock.connectors.jetstream.admission import admit, admit_each_filter, admit_filters, listed
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.jetstream.upkeep import Upkeep
-from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError, PenstockError
+from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
+from penstock.kit.loss import LossReport
 from penstock.planning.positions import Bound, Bounds, Loss, Offsets, Position, Range, lost
 
 log = logging.getLogger("penstock")
@@ -37,14 +38,14 @@ class JetStreamSource:
     """A source on one connection, taken when first needed."""
 
     def __init__(self, options: JetStreamOptions, columns: pa.Schema):
-        self.options, self.columns = options, columns
+        self.options, self.columns, self.losses = options, columns, LossReport(options)
         self._calls: Calls | None = None
         self._second: Calls | None = None
         self._names: list[str] = []
         self._names_until = float("-inf")
         self._seen: dict[str, api.StreamInfo] = {}
         self._known: set[str] = set()  # the streams that the query reads, in this run or from its checkpoint
-        self._upkeep = Upkeep(options)
+        self._upkeep = Upkeep(options, self.losses)
         self._warned: set[str] = set()
         self._warned_of_none = False
         self._may_count_direct = True
@@ -239,9 +240,7 @@ class JetStreamSource:
         infos = calls.streams(self._names)
         found = {name: info for name, info in infos.items() if info is not None}
         for name in [name for name in self.options.stream if name not in found and name not in self._known]:
-            if self.options.fail_on_data_loss or not found:
-                raise calls.missing(name)
-            log.warning("failOnDataLoss=false, going on without stream '%s', which does not exist", name)
+            self.losses.missing(name, partial(calls.missing, name), nothing_left=not found)
             self._known.add(name)
         admit(calls, self.options, {name: info for name, info in found.items() if name not in self._seen})
         return found
@@ -334,10 +333,7 @@ class JetStreamSource:
                 # A new leader may not know of its last messages for a moment.
                 raise Disconnected(f"stream '{span.shard}' ends at {info.last}")
             losses = [Loss(span.shard, span.end, _bound(info), "backwards")]
-        if losses and self.options.fail_on_data_loss:
-            raise DataLossError(f"stream {losses[0]}. {losses[0].remedy}")
-        for loss in losses:
-            log.warning("failOnDataLoss=false, going on: stream %s", loss)
+        self.losses.lost(losses)
         return None if any(loss.kind in ("gone", "recreated", "renumbered") for loss in losses) else info
 
     def _find(self, calls: Calls, shard: str, timestamp: int) -> int:

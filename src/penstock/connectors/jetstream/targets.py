@@ -1,8 +1,8 @@
 """Which stream takes a subject, and what it allows. Asked once in a process, and again after a while."""
 
 import difflib
-import sys
 import time
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from penstock.clients.nats.pool import key
 from penstock.clients.nats.subjects import as_regex, intersect
 from penstock.connectors.jetstream.ledger import Ledger
 from penstock.errors import OptionError
+from penstock.kit.process_cache import shared
 
 # Streams seldom change, and what is kept of them is a lower bound or a setting.
 KEEP = 30.0
@@ -110,9 +111,9 @@ class Targets:
         return found.server if found is not None else ""
 
     def _kept(self) -> dict[str, Kept]:
-        """What this process knows. On `sys`: a module that was pickled by value has new globals in each task."""
-        everything = sys.__dict__.setdefault("_penstock_targets", {})
-        kept: dict[str, Kept] = everything.setdefault(self._key, {})
+        """What this process knows."""
+        everything: dict[Hashable, dict[str, Kept]] = shared("targets", dict)
+        kept = everything.setdefault(self._key, {})
         for name in [name for name, (at, *_) in kept.items() if time.monotonic() - at > KEEP]:
             del kept[name]
         return kept

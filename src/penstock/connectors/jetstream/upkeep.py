@@ -15,7 +15,8 @@ from penstock.clients.jetstream import api
 from penstock.clients.jetstream.calls import ApiError, Calls
 from penstock.connectors.jetstream.admission import admit, admit_position, admit_query, admit_reader
 from penstock.connectors.jetstream.options import JetStreamOptions
-from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError
+from penstock.errors import ConnectError, Disconnected, OptionError
+from penstock.kit.loss import LossReport
 from penstock.planning.positions import Offsets, Position
 
 log = logging.getLogger("penstock")
@@ -52,8 +53,8 @@ class Durable(NamedTuple):
 class Upkeep:
     """Remembers what it told the server, so as not to tell it twice."""
 
-    def __init__(self, options: JetStreamOptions):
-        self.options, self.subjects = options, options.subjects
+    def __init__(self, options: JetStreamOptions, losses: LossReport):
+        self.options, self.subjects, self.losses = options, options.subjects, losses
         self.name = options.progress_consumer or api.queue_reader(self.subjects)
         self._owner, self._run = uuid.uuid4().hex, uuid.uuid4().hex
         self._told: dict[str, int] = {}
@@ -154,12 +155,10 @@ class Upkeep:
         self._lost(stream, f"for the query at {position.next}, was deleted, moved, or not there yet: {gone}")
 
     def _lost(self, stream: str, how: str) -> None:
-        loss = f"stream '{stream}' has interest retention, and its consumer '{self.name}', which keeps messages {how}"
-        if self.options.fail_on_data_loss:
-            raise DataLossError(
-                f"{loss}. Let nobody delete it, and set failOnDataLoss=false to go on with what is left."
-            )
-        log.warning("failOnDataLoss=false, going on: %s", loss)
+        self.losses.report(
+            f"stream '{stream}' has interest retention, and its consumer '{self.name}', which keeps messages {how}",
+            "Let nobody delete it, and set failOnDataLoss=false to go on with what is left.",
+        )
 
     def follow(self, calls: Calls, at: Offsets, streams: Mapping[str, api.StreamInfo]) -> None:
         """Show that the query stands at `at`, on streams that do not depend on it."""
@@ -256,13 +255,11 @@ class Upkeep:
                 "give each its own 'subjects' and progressConsumer."
             )
         if noted is not None:
-            loss = f"{other} has used {what} since this one did, and may have released messages that it has not read"
-            if self.options.fail_on_data_loss:
-                raise DataLossError(
-                    f"{loss}. Start with a new checkpointLocation, or set failOnDataLoss=false to go on with what is "
-                    "left; and let only one of them run."
-                )
-            log.warning("failOnDataLoss=false, going on: %s", loss)
+            self.losses.report(
+                f"{other} has used {what} since this one did, and may have released messages that it has not read",
+                "Start with a new checkpointLocation, or set failOnDataLoss=false to go on with what is left; and let "
+                "only one of them run.",
+            )
         log.warning("this query takes over %s from another one, which stops if it still runs", what)
 
     def _create(self, calls: Calls, info: api.StreamInfo, at: int | None) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from penstock.clients.nats.pool import connect, keep
 from penstock.clients.nats.subjects import intersect
 from penstock.connectors import connector
 from penstock.connectors.nats.options import CoreOptions
-from penstock.errors import DataLossError, OptionError, PenstockError
+from penstock.errors import OptionError, PenstockError
 from penstock.kit.contract import Marking, Resuming, Source
+from penstock.kit.loss import LossReport
 from penstock.options import ReadOptions, alias
 from penstock.planning.positions import Bounds, Offsets, Range
 
@@ -37,7 +38,7 @@ class CapturedSource:
         self.options = options
         self._source: Streams | None = None
         self._names: Sequence[str] = ()
-        self._warned: set[str] = set()
+        self.losses = LossReport(options)
 
     def check(self) -> None:
         """Refuse what cannot be captured."""
@@ -69,17 +70,14 @@ class CapturedSource:
     def _refuse_edited(self, streams: Sequence[StreamInfo]) -> None:
         """Somebody may have edited the streams since they were found."""
         for subject in self.options.subjects:
-            if subject in self._warned or any(_takes(info, subject) for info in streams):
+            if any(_takes(info, subject) for info in streams):
                 continue
             taken = "; ".join(f"'{info.name}' takes {_said(info)}" for info in streams)
             loss = f"no stream keeps all of '{subject}' any more: {taken}. Messages that nobody keeps are lost"
-            if self.options.fail_on_data_loss:
-                part = any(intersect(text, subject) for info in streams for text in info.subjects)
-                restart = "Start the query again, and it finds or makes a stream that keeps them"
-                give_back = "Give the stream its subjects back, and start the query again"
-                raise DataLossError(f"{loss}. {give_back if part else restart}.")
-            self._warned.add(subject)
-            log.warning("failOnDataLoss=false, going on: %s", loss)
+            part = any(intersect(text, subject) for info in streams for text in info.subjects)
+            restart = "Start the query again, and it finds or makes a stream that keeps them."
+            give_back = "Give the stream its subjects back, and start the query again."
+            self.losses.report(loss, give_back if part else restart, key=subject)
 
     def marks(self, at: Offsets) -> Mapping[str, str]:
         """As the streams do."""

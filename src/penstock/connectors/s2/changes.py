@@ -16,6 +16,7 @@ from penstock.connectors.s2 import upsert
 from penstock.connectors.s2.options import S2SourceOptions
 from penstock.connectors.s2.source import S2Source
 from penstock.errors import OptionError, ProtocolError, nearest
+from penstock.kit import figures
 from penstock.planning.positions import Range
 
 log = logging.getLogger("penstock")
@@ -58,6 +59,7 @@ class ChangesSource(S2Source):
                     "no headers @key and @action. Set strict=false to skip such records."
                 )
             skipped += foreign
+            figures.count(skipped=foreign)
             if not len(rows):
                 continue
             wanted = np.zeros(len(records), bool)

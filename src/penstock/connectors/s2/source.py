@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, takewhile
 from typing import Any, TypeVar
 
@@ -16,7 +17,8 @@ from penstock.clients.s2.reach import ApiError
 from penstock.clients.s2.wire import MOST_RECORDS, Records
 from penstock.connectors.s2 import chain, sizes
 from penstock.connectors.s2.options import S2SourceOptions
-from penstock.errors import ConnectError, DataLossError, Disconnected
+from penstock.errors import ConnectError, Disconnected
+from penstock.kit.loss import LossReport
 from penstock.planning.positions import Bound, Bounds, Loss, Offsets, Range
 
 log = logging.getLogger("penstock")
@@ -30,13 +32,13 @@ class S2Source:
     """A source on one connection, taken at the first question."""
 
     def __init__(self, options: S2SourceOptions, columns: pa.Schema):
-        self.options, self.columns = options, columns
+        self.options, self.columns, self.losses = options, columns, LossReport(options)
         self._calls = Calls(options)
         self._made: dict[str, str] = {}  # when each stream was
         self._first: dict[str, int] = {}
         self._tails: dict[str, int] = {}
         self._known: set[str] = set()  # every stream that was ever there
-        self._until = float("-inf")  # what is known of the streams, but for their tails, is good so long
+        self._until = float("-inf")  # when the cached starts of streams expire
 
     def check(self) -> None:
         """Refuse streams that are not there."""
@@ -106,9 +108,9 @@ class S2Source:
         for span in others:
             if span.shard in tails:
                 bound = Bound(0, tails[span.shard], made[span.shard])
-                self._report(Loss(span.shard, span.start, bound, "recreated"))
+                self.losses.lost([Loss(span.shard, span.start, bound, "recreated")])
             else:
-                self._report(Loss(span.shard, span.start, None, "gone"))
+                self.losses.lost([Loss(span.shard, span.start, None, "gone")])
         return same
 
     def _read(self, span: Range) -> Iterator[pa.RecordBatch]:
@@ -158,7 +160,7 @@ class S2Source:
             except ApiError as error:
                 if not error.is_gone:
                     raise ConnectError(f"reading stream '{span.shard}' failed: {error}.") from None
-                self._report(Loss(span.shard, at, None, "gone"))
+                self.losses.lost([Loss(span.shard, at, None, "gone")])
                 return
 
     def progress(self, at: Offsets) -> None:
@@ -194,12 +196,8 @@ class S2Source:
             for name in self.options.names:
                 if name in self._made or name in self._known:
                     continue
-                if self.options.fail_on_data_loss:
-                    raise self._calls.missing(name, self.options.naming(name))
-                log.warning(
-                    "failOnDataLoss=false, going on without a stream: %s",
-                    self._calls.missing(name, self.options.naming(name)),
-                )
+                error = partial(self._calls.missing, name, self.options.naming(name))
+                self.losses.missing(name, error, nothing_left=False)
                 self._known.add(name)
         else:
             self._made = self._calls.streams(self.options.stream_prefix or "")
@@ -221,9 +219,9 @@ class S2Source:
             return span.end
         tail = self._calls.tails([span.shard]).get(span.shard)
         if tail is None:
-            self._report(Loss(span.shard, at, None, "gone"))
+            self.losses.lost([Loss(span.shard, at, None, "gone")])
         elif tail < span.end:
-            self._report(Loss(span.shard, span.end, Bound(0, tail), "backwards"))
+            self.losses.lost([Loss(span.shard, span.end, Bound(0, tail), "backwards")])
         else:
             left = [records for records in self._calls.read(span.shard, at, 1) if len(records)]
             if left and left[0].sequence[0] < span.end:
@@ -232,12 +230,7 @@ class S2Source:
         return span.end
 
     def _lost(self, span: Range, low: int, high: int) -> None:
-        self._report(Loss(span.shard, low, Bound(high, span.end), "trimmed"))
-
-    def _report(self, loss: Loss) -> None:
-        if self.options.fail_on_data_loss:
-            raise DataLossError(f"stream {loss}. {loss.remedy}")
-        log.warning("failOnDataLoss=false, going on: stream %s", loss)
+        self.losses.lost([Loss(span.shard, low, Bound(high, span.end), "trimmed")])
 
     def _shown(self, streams: Sequence[str], parts: Sequence[Records]) -> Iterator[pa.RecordBatch]:
         """Records of some streams, one part of each, as rows; command records only where they are asked for."""

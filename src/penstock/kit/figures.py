@@ -1,0 +1,59 @@
+"""What sources and sinks did, in numbers: counted here, and nowhere else. Knows no server, no Spark.
+
+A process counts all that happens in it, whoever causes it. What one task did is the difference between two moments.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from penstock.kit.process_cache import shared
+
+
+@dataclass
+class Figures:
+    """Counters. All but `waited` are whole numbers."""
+
+    rows: int = 0  # read or written
+    bytes: int = 0
+    retries: int = 0  # of anything, after a lost connection
+    waited: float = 0.0  # seconds before retries
+    reconnects: int = 0  # lost connections after which it worked again
+    redelivered: int = 0  # messages that a consumer got before
+    skipped: int = 0  # records that were lost before they were read, or that are not rows
+    dropped: int = 0  # messages for which the buffer had no room
+    already_there: int = 0  # rows that an earlier attempt had written
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def as_json(self) -> dict[str, float]:
+        """Those that are not zero, by the names that users see."""
+        names = {f.name: _camel(f.name) for f in fields(self)}
+        values = {names[name]: round(value, 3) for name, value in vars(self).items()}
+        return {name: value for name, value in values.items() if value}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """The opposite of `as_json`."""
+        return cls(**{f.name: values.get(_camel(f.name), 0) for f in fields(cls)})
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.title, rest))
+
+
+def count(**more: float) -> None:
+    """Add to the figures of this process."""
+    mine = shared("figures", Figures)
+    for name, value in more.items():
+        setattr(mine, name, getattr(mine, name) + value)
+
+
+def so_far() -> Figures:
+    """The figures of this process up to now."""
+    return shared("figures", Figures) + Figures()
