@@ -266,7 +266,7 @@ def test_command_records_behind_the_last_stamp_do_no_harm(s2: Server, s2_admin: 
 def test_records_of_others_are_looked_through_as_far_as_is_promised(s2: Server, s2_admin: S2Admin, name: str) -> None:
     write(s2, values(0, 1500), stream=name)
     s2_admin.append(name, [b"other"] * 2500)
-    with pytest.raises(ConnectError, match=r"nobody can tell .* behind 2,000 records of others \(lookBack\)"):
+    with pytest.raises(ConnectError, match=r"cannot tell .* behind 2,000 records of others \(lookBack\)"):
         write(s2, values(0, 1500), stream=name, lookBack=2000)
     write(s2, values(0, 1500), stream=name)
     assert numbers(s2_admin, name) == list(range(1500))
@@ -320,7 +320,7 @@ def test_a_stamp_that_expired_is_said_loudly(s2: Server, s2_admin: S2Admin, name
     write(s2, values(0, 100), stream=name)
     s2_admin.trim(name, 101)
     until(lambda: not s2_admin.read_some(name, 0))
-    with pytest.raises(ConnectError, match=r"nobody can tell .* of its 101 records, those that could"):
+    with pytest.raises(ConnectError, match=r"cannot tell .* of its 101 records, those that could"):
         write(s2, values(0, 100), stream=name)
     write(s2, values(0, 100), stream=name, delivery="at_least_once")
     write(s2, values(0, 100), ME._replace(query="new", batch=0), stream=name)
@@ -497,7 +497,7 @@ def test_small_tasks_are_written_by_the_driver_in_their_order(s2: Server, s2_adm
         for i in (2, 0, 1)
     ]
     assert numbers(s2_admin, name) == []
-    assert all(receipt.cargo and "cargo" not in repr(receipt) for receipt in receipts)
+    assert all(receipt.packed and "packed" not in repr(receipt) for receipt in receipts)
     for _ in range(2):
         S2Streams.open_sink(options, schema).commit(receipts, ME.batch)
     assert numbers(s2_admin, name) == list(range(300))
@@ -505,7 +505,7 @@ def test_small_tasks_are_written_by_the_driver_in_their_order(s2: Server, s2_adm
 
 def test_a_large_task_writes_by_itself(s2: Server, s2_admin: S2Admin, name: str) -> None:
     receipt = write(s2, values(0, 5000), stream=name, driverBytes=10_000, commit=False)
-    assert receipt.cargo is None
+    assert receipt.packed is None
     assert numbers(s2_admin, name) == list(range(5000))
 
 

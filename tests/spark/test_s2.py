@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from s2_sdk import Record
-from server.proxy import Proxy
 
 from penstock import s2 as tables
 from penstock.connectors.s2 import S2Streams
+from penstock.testing.proxy import Proxy
 from penstock.testing.s2_lite import S2Lite, binary
 from s2_harness import Cloud, S2Admin, lite
 from spark.jobs import Job, jvm, kill, task_workers, wait

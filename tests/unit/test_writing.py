@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from penstock.kit import via_driver as cargo
+from penstock.arrow.ipc import pack
 from penstock.kit.contract import Origin, Receipt
 from penstock.spark.writing import BatchWriter, Done
 
@@ -18,7 +18,7 @@ ROWS = pa.RecordBatch.from_pydict({"value": ["a", "b", "c"]})
     [
         (Receipt(Origin("q", 4, 1), 3), ["this write failed, but partition 1 of batch 4 wrote 3 rows"]),
         (Receipt(Origin("q", 4, 1), 0), []),
-        (Receipt(Origin("q", 4, 1), 3, cargo=cargo.pack([ROWS])), []),
+        (Receipt(Origin("q", 4, 1), 3, packed=pack([ROWS])), []),
     ],
     ids=["rows that the task wrote", "no rows", "rows that the driver was to write"],
 )

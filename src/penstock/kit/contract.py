@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.errors import ConnectError, ProtocolError
+from penstock.errors import ConnectError, PenstockError, ProtocolError
 from penstock.planning.positions import Bounds, Offsets, Range
 
 
@@ -106,6 +106,22 @@ class Origin(NamedTuple):
         )
 
 
+class Spans(dict[str, tuple[int, int]]):
+    """Where rows were written: of each stream the first and the last position, inclusive."""
+
+    def widen(self, stream: str, first: int, last: int) -> None:
+        """Rows were written there, too."""
+        low, high = self.get(stream, (first, last))
+        self[stream] = (min(low, first), max(high, last))
+
+    def explain(self, error: PenstockError, *, known_again: bool) -> None:
+        """Say in an error what was written before it."""
+        if self:
+            places = ", ".join(f"'{stream}' up to {last}" for stream, (_, last) in sorted(self.items()))
+            known = "; they are known again when it is retried" if known_again else ""
+            error.add(f"Before that, rows of this task were written to {places}{known}.")
+
+
 @dataclass(frozen=True)
 class Receipt:
     """What a task wrote, or found written: rows, their bytes, and where in which stream (first and last, inclusive)."""
@@ -115,7 +131,7 @@ class Receipt:
     size: int = 0
     spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     known: int = 0  # of these rows, how many were there already
-    cargo: bytes | None = field(default=None, repr=False)  # rows that the driver is to write
+    packed: bytes | None = field(default=None, repr=False)  # rows that the driver is to write
 
     def __str__(self) -> str:
         places = ", ".join(f"{stream} {first} to {last}" for stream, (first, last) in sorted(self.spans.items()))
@@ -133,7 +149,7 @@ class Sink(Protocol):
         """Write rows that the same origin may have written before, in part or whole. Executor."""
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
-        """All tasks of a batch are done; None: of a single write, which nobody will ask for again.
+        """All tasks of a batch are done. `batch` is None for `df.write`, which is never replayed.
 
         May come twice for one batch, also after a Disconnected. Driver, in another process than `write`.
         """

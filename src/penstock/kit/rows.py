@@ -3,6 +3,7 @@ server, no Spark.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -45,12 +46,17 @@ def is_count(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind))
 
 
-IN_SQL: dict[Callable[[pa.DataType], bool], str] = {
-    is_headers: "ARRAY<STRUCT<key STRING, value BINARY>>",
-    is_text: "STRING",
-    is_bytes: "STRING or BINARY",
-    is_count: "BIGINT",
-}
+class Kind(NamedTuple):
+    """The types that a sink takes in one of its columns: which they are, and how SQL names them."""
+
+    fits: Callable[[pa.DataType], bool]
+    in_sql: str
+
+
+TEXT = Kind(is_text, "STRING")
+BYTES = Kind(is_bytes, "STRING or BINARY")
+WHOLE_NUMBER = Kind(is_count, "BIGINT")
+NAMED_VALUES = Kind(is_headers, "ARRAY<STRUCT<key STRING, value BINARY>>")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -112,9 +118,7 @@ def _kind(kind: pa.DataType) -> str:
     return str(kind).replace(str(pa.month_day_nano_interval()), "interval")
 
 
-def accept(
-    format: str, given: pa.Schema, takes: Mapping[str, Callable[[pa.DataType], bool]], used: Sequence[str] = ()
-) -> None:
+def accept(format: str, given: pa.Schema, takes: Mapping[str, Kind], used: Sequence[str] = ()) -> None:
     """Refuse columns that a sink would drop or that are of the wrong type, all of them at once; `value` must be there.
 
     `used` are columns that go into a template, and so are not dropped, whatever their type.
@@ -126,7 +130,7 @@ def accept(
         )
     others = [field for field in given if field.name not in used]
     surplus = [field.name for field in others if field.name not in takes]
-    wrong = [field for field in others if field.name in takes and not takes[field.name](field.type)]
+    wrong = [field for field in others if field.name in takes and not takes[field.name].fits(field.type)]
     problems = []
     if surplus:
         them = "them" if len(surplus) > 1 else "it"
@@ -136,8 +140,8 @@ def accept(
             + "".join(other_case(name, surplus) for name in takes if name not in given.names)
         )
     problems += [
-        f"column '{field.name}' must be {IN_SQL[takes[field.name]]}, but is {_kind(field.type)}. "
-        + _remedy(field, IN_SQL[takes[field.name]])
+        f"column '{field.name}' must be {takes[field.name].in_sql}, but is {_kind(field.type)}. "
+        + _remedy(field, takes[field.name].in_sql)
         for field in wrong
     ]
     if problems:

@@ -1,14 +1,14 @@
 """Text with columns in it, such as `orders.{region}`, filled for all rows at once. Knows Arrow; no server, no Spark."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import OptionError
+from penstock.kit.rows import Kind, as_text, listed, other_case
 from penstock.kit.rows import accept as accept_columns
-from penstock.kit.rows import as_text, listed, other_case
 
 _PIECE = re.compile(r"\{([^{}]*)\}")
 
@@ -34,7 +34,7 @@ def accept(
     format: str,
     given: pa.Schema,
     template: str | None,
-    takes: Mapping[str, Callable[[pa.DataType], bool]],
+    takes: Mapping[str, Kind],
     name: str = "subject",
 ) -> None:
     """Refuse columns that a sink would drop or lacks, whose rows go where the option or the column `name` says."""

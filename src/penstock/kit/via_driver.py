@@ -1,41 +1,35 @@
-"""Rows that a task hands to the driver, to be written there. Knows Arrow."""
+"""Rows that a task hands to the driver, which writes the tasks of a batch in their order. Knows Arrow; no server."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import pyarrow as pa
 
+from penstock.arrow.ipc import pack, unpack
+from penstock.kit.contract import Origin, Receipt
 
-def hold(batches: Iterator[pa.RecordBatch], most: int) -> tuple[list[pa.RecordBatch], bool]:
-    """The rows of a task, up to about so many bytes, and whether these are all."""
+Send = Callable[[Iterator[pa.RecordBatch], Origin], Receipt]
+
+
+def write(batches: Iterator[pa.RecordBatch], origin: Origin, most: int, send: Send) -> Receipt:
+    """In a task: a receipt with the rows in it, up to about `most` bytes; more than that is sent from here."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         held.append(batch)
         size += batch.nbytes
         if size > most:
-            return held, False
-    return held, True
+            return send(chain(_emptied(held), batches), origin)
+    return Receipt(origin, sum(map(len, held)), size, packed=pack(held))
 
 
-def again(held: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What was held, and then the rest."""
+def commit(receipts: Sequence[Receipt], send: Send) -> Iterator[Receipt]:
+    """In the driver: each receipt in the order of the tasks, after the rows that travelled in it were sent."""
+    for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
+        yield receipt if receipt.packed is None else send(unpack(receipt.packed), receipt.origin)
+
+
+def _emptied(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, each let go of as it is taken: all of them may be large."""
     while held:
         yield held.pop(0)
-    yield from rest
-
-
-def pack(batches: list[pa.RecordBatch]) -> bytes | None:
-    """Rows as bytes; None where there are none."""
-    if not sum(map(len, batches)):
-        return None
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, batches[0].schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    packed: bytes = out.getvalue().to_pybytes()
-    return packed
-
-
-def unpack(data: bytes) -> Iterator[pa.RecordBatch]:
-    """The rows again."""
-    return iter(pa.ipc.open_stream(data))

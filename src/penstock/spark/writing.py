@@ -97,7 +97,7 @@ class _Writing(Generic[Write]):
         Of rows that travel in the receipt nothing is said: no task wrote them, only a commit in the driver does.
         """
         for message in messages:
-            if message is not None and message.receipt.rows and message.receipt.cargo is None:
+            if message is not None and message.receipt.rows and message.receipt.packed is None:
                 log.warning("this write failed, but %s", message.receipt)
 
 

@@ -19,7 +19,7 @@ from penstock.testing.iggy_double import IggyDouble, Partition
 
 LIMITS = {"requestTimeout": "2s", "connectTimeout": "2s", "reconnectTimeout": "8s"}
 FOREIGN = b"somebody else's"
-UNSURE: tuple[type[PenstockError], str] = (PenstockError, "nobody can tell|made again|gone|no topic|no stream")
+UNSURE: tuple[type[PenstockError], str] = (PenstockError, "cannot tell|made again|gone|no topic|no stream")
 LOST: tuple[type[PenstockError], str] = (ConnectError, "has lost what was written|lost what it had")
 FAULTS = ["lose_reply", "lose_request", "transient:2", "late:0.02", ""]
 POLL_FAULTS = ["cut", "empty", "skip:3", "hole:2", ""]

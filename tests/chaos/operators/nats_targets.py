@@ -20,7 +20,7 @@ COLUMNS = pa.schema([("value", pa.binary()), ("headers", HEADERS), ("subject", p
 LEDGER = "PENSTOCK_LEDGER"
 FOREIGN = b"somebody else's"
 # Whether rows are there can no longer be told: a sink that promises each once must stop.
-UNSURE: tuple[type[PenstockError], str] = (PenstockError, "cannot be told|nobody can tell|ledger|missing|removed|gone")
+UNSURE: tuple[type[PenstockError], str] = (PenstockError, "cannot be told|cannot tell|ledger|missing|removed|gone")
 
 
 def _batch(rows: Sequence[Row], prefix: str) -> pa.RecordBatch:

@@ -31,7 +31,7 @@ LIMITS = {"requestTimeout": "3s", "connectTimeout": "2s", "reconnectTimeout": "8
 FOREIGN = b"somebody else's"
 UNSURE: tuple[type[PenstockError], str] = (
     PenstockError,
-    "nobody can tell|trimmed|made again|deleted|not found|no stream",
+    "cannot tell|trimmed|made again|deleted|not found|no stream",
 )
 
 

@@ -4,7 +4,6 @@ which are made elsewhere: a row that cannot be sent is refused first.
 
 import hashlib
 import uuid
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from penstock.clients.iggy.wire import KINDS, MOST_HEADER, MOST_PAYLOAD, TYPED_H
 from penstock.connectors.iggy.options import IggySinkOptions
 from penstock.errors import OptionError
 from penstock.kit.contract import Origin
-from penstock.kit.rows import IN_SQL, accept, is_bytes, is_count, is_headers
+from penstock.kit.rows import BYTES, NAMED_VALUES, WHOLE_NUMBER, Kind, accept, is_bytes, is_count, is_headers
 
 # An id of ours: 48 bits of the query, 32 of the batch, 20 of the task, 28 of the row.
 _QUERY, _BATCH, _TASK, _ROW = 48, 32, 20, 28
@@ -33,14 +32,12 @@ def is_id(kind: pa.DataType) -> bool:
     return bool(is_bytes(kind) or is_count(kind) or pa.types.is_decimal(kind))
 
 
-IN_SQL[is_any_headers] = "ARRAY<STRUCT<key STRING, value BINARY>>, or with a third field `kind STRING`"
-IN_SQL[is_id] = "STRING, BINARY or a whole number"
-TAKES: dict[str, Callable[[pa.DataType], bool]] = {
-    "value": is_bytes,
-    "headers": is_any_headers,
-    "id": is_id,
-    "key": is_bytes,
-    "partition": is_count,
+TAKES = {
+    "value": BYTES,
+    "headers": Kind(is_any_headers, f"{NAMED_VALUES.in_sql}, or with a third field `kind STRING`"),
+    "id": Kind(is_id, "STRING, BINARY or a whole number"),
+    "key": BYTES,
+    "partition": WHOLE_NUMBER,
 }
 WIDTHS = {"bool": 1} | {f"{kind}{bits}": bits // 8 for kind in ("int", "uint") for bits in (8, 16, 32, 64, 128)}
 WIDTHS |= {"float32": 4, "float64": 8}

@@ -3,6 +3,7 @@
 import logging
 import zlib
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,9 @@ from penstock.clients.iggy.wire import Messages, Where, Words
 from penstock.connectors.iggy import rows
 from penstock.connectors.iggy.kept import lost
 from penstock.connectors.iggy.options import IggySinkOptions
+from penstock.errors import ConnectError
 from penstock.kit.contract import Origin
+from penstock.kit.lookback import Block, Outcome, cannot_tell, look_back
 from penstock.planning.positions import Offsets
 
 log = logging.getLogger("penstock")
@@ -27,7 +30,7 @@ class Seen:
         self.options, self.origin, self.before = options, origin, before
         self.ends: dict[int, int] = {}
         self.created: dict[int, str] = {}
-        self.unsure: dict[int, str] = {}  # partitions where nobody can tell
+        self.unsure: dict[int, ConnectError] = {}  # partitions where it cannot be told
         self._ours = False  # whether a message of this query was seen, of whatever batch
         self._found: list[tuple[Where, Words, Words, Ints, Ints]] = []  # this batch's messages: ids, checksums, offsets
 
@@ -81,25 +84,22 @@ class Seen:
 
     def _look_back(self, client: Client, where: Where, info: PartitionInfo) -> None:
         """A batch that may have begun at any time: from the end back to where it is clear that no older one matters."""
-        end = info.next
-        at, begins, foreign, settled = end, 0, 0, end == 0
-        while info.messages and not settled and at > begins and foreign < self.options.look_back:
-            low = max(begins, at - (1 if at == end else min(polls.BLOCK, self.options.look_back - foreign)))
-            block = Messages.joined(list(polls.between(client, where, low, at, info)))
-            batches = self._keep(where, block)
-            settled = bool((batches < self.origin.batch).any())
-            foreign = 0 if len(batches) else foreign + (at - low)
-            if at == end and not settled:
-                begins = polls.begin(client, where, info)
-            at = low
-        settled |= begins == 0 and at == 0
-        if not settled and not self.origin.may_be_first:
-            self.unsure[where.partition] = (
-                f"nobody can tell whether {self.origin} was written to '{where}' before: what could tell has been "
-                f"deleted, or lies behind {self.options.look_back:,} messages of others (lookBack). If it was not, set "
-                "delivery=at_least_once for one run. Let the topic keep messages for longer than the query may be "
-                "stopped."
+
+        def look(low: int, high: int) -> Block:
+            batches = self._keep(where, Messages.joined(list(polls.between(client, where, low, high, info))))
+            return Block(bool(len(batches)), bool((batches < self.origin.batch).any()))
+
+        outcome = Outcome(info.next, info.next == 0, True)
+        if info.messages:
+            first = partial(polls.begin, client, where, info)
+            outcome = look_back(info.next, first, look, limit=self.options.look_back, block=polls.BLOCK)
+        if not outcome.settled and outcome.at > 0 and not self.origin.may_be_first:
+            why = (
+                f"what could tell has been deleted, or lies behind {self.options.look_back:,} messages of others "
+                "(lookBack)"
             )
+            remedy = "Let the topic keep messages for longer than the query may be stopped."
+            self.unsure[where.partition] = cannot_tell(self.origin, f"'{where}'", why, remedy)
 
     def _keep(self, where: Where, block: Messages) -> Ints:
         """Of this batch's messages, what tells them apart; not what they hold. The batches of all that are ours."""

@@ -7,6 +7,7 @@ import logging
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from penstock.connectors.iggy.options import IggySinkOptions
 from penstock.connectors.iggy.rows import Rows
 from penstock.connectors.iggy.seen import Seen
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
-from penstock.kit import via_driver as cargo
-from penstock.kit.contract import Origin, Receipt
+from penstock.kit import via_driver
+from penstock.kit.contract import Origin, Receipt, Spans
 from penstock.planning.positions import Offsets, Position
 
 log = logging.getLogger("penstock")
@@ -44,15 +45,11 @@ class IggySink:
         """Send the rows that are not there yet, or hand them to the driver, which writes task after task."""
         if not self.once or self.own_ids:
             return self._send(batches, origin)
-        held, whole = cargo.hold(batches, self.options.driver_bytes)
-        if not whole:
-            return self._send(cargo.again(held, batches), origin)
-        count, size = sum(map(len, held)), sum(batch.nbytes for batch in held)
-        return Receipt(origin, count, size, cargo=cargo.pack(held))
+        return via_driver.write(batches, origin, self.options.driver_bytes, self._send)
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
         """Write what the tasks handed over, in the order of the tasks; then all of the batch must still be there."""
-        wrote = sorted((r for r in receipts if r.rows), key=lambda receipt: receipt.origin.partition)
+        wrote = [receipt for receipt in receipts if receipt.rows]
         if not wrote:
             return
         query, before = wrote[0].origin.query, self.before
@@ -60,9 +57,7 @@ class IggySink:
         if written is not None and batch is not None and written.batch < batch:
             before = written.ends  # nobody has begun with this batch before the last one was done
         seen, last = Seen(self.options, wrote[0].origin, before), kept.Last()
-        for receipt in wrote:
-            if receipt.cargo is not None:
-                receipt = self._send(cargo.unpack(receipt.cargo), receipt.origin, seen)
+        for receipt in via_driver.commit(wrote, partial(self._send, seen=seen)):
             log.info("%s", receipt)
             for shard, (_, high) in receipt.spans.items():
                 last[shard] = max(last.get(shard, (-1, receipt.origin)), (high, receipt.origin))
@@ -111,10 +106,8 @@ class IggySink:
             return task.finish()
         except BaseException as error:
             task.abandon()
-            if isinstance(error, PenstockError) and task.spans:
-                places = ", ".join(f"'{name}' up to {last}" for name, (_, last) in sorted(task.spans.items()))
-                known = "; they are known again when it is retried" if self.once else ""
-                error.add(f"Before that, rows of this task were written to {places}{known}.")
+            if isinstance(error, PenstockError):
+                task.spans.explain(error, known_again=self.once)
             raise
 
 
@@ -125,7 +118,7 @@ class _Task:
         self.sink, self.origin, self.seen = sink, origin, seen
         self.options, self.client, self.once = sink.options, sink.client, sink.once
         self.rows = self.size = self.known = 0
-        self.spans: dict[str, tuple[int, int]] = {}
+        self.spans = Spans()
         self.count = 0
         self.there: tuple[Ints, Ints] = (np.empty(0, np.int64), np.empty(0, np.int64))
         self.sending: tuple[Sending, Where, Rows, Ints] | None = None
@@ -157,14 +150,10 @@ class _Task:
                 f"it had at least {int(self.there[0][-1]) + 1:,} rows then, and has {self.rows:,} now"
             )
         for where, _, _, offset in self.seen.messages(self.origin):
-            self._wrote(where, int(offset[0]), int(offset[-1]))
+            self.spans.widen(str(where), int(offset[0]), int(offset[-1]))
         if self.again:
             self.retry.run(self._warn_of_doubles)
         return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
-
-    def _wrote(self, where: Where, first: int, last: int) -> None:
-        low, high = self.spans.get(str(where), (first, last))
-        self.spans[str(where)] = (min(low, first), max(high, last))
 
     def _begin(self) -> None:
         found = self.sink.partitions()
@@ -199,7 +188,7 @@ class _Task:
         """Send rows of one partition, in order, in requests of a reasonable size."""
         mine = self._missing(ready, mine)
         if len(mine) and where.partition in self.seen.unsure:
-            raise ConnectError(self.seen.unsure[where.partition])
+            raise self.seen.unsure[where.partition]
         while len(mine):
             size = np.cumsum(ready.size[mine[: self.options.batch_length]] + 48)
             count = max(1, int(np.searchsorted(size, self.options.max_batch_bytes, side="right")))
@@ -230,7 +219,7 @@ class _Task:
             self.retry.progress()
             doubt, self.doubt = self.doubt, False
             if first is not None:
-                self._wrote(where, first, first + len(some) - 1)
+                self.spans.widen(str(where), first, first + len(some) - 1)
                 if self.once and doubt:
                     self.again.append((where, ready.number[some], first))
                 if self.once and self.seen.ends[where.partition] == first:

@@ -19,7 +19,7 @@ from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.errors import OptionError
 from penstock.kit import templates
 from penstock.kit.contract import Origin
-from penstock.kit.rows import IN_SQL, is_bytes, is_count, is_headers, is_text
+from penstock.kit.rows import BYTES, NAMED_VALUES, TEXT, WHOLE_NUMBER, Kind, is_count, is_text
 
 
 def is_ttl(kind: pa.DataType) -> bool:
@@ -27,14 +27,13 @@ def is_ttl(kind: pa.DataType) -> bool:
     return is_text(kind) or is_count(kind)
 
 
-IN_SQL[is_ttl] = "STRING or BIGINT"
 TAKES = {
-    "value": is_bytes,
-    "subject": is_text,
-    "headers": is_headers,
-    "id": is_text,
-    "ttl": is_ttl,
-    "expectedLastSubjectSequence": is_count,
+    "value": BYTES,
+    "subject": TEXT,
+    "headers": NAMED_VALUES,
+    "id": TEXT,
+    "ttl": Kind(is_ttl, "STRING or BIGINT"),
+    "expectedLastSubjectSequence": WHOLE_NUMBER,
 }
 MESSAGE_ID = b"Nats-Msg-Id"
 # A chunk is sent without a look at the clock: a link of 4 MB/s takes two seconds for this, of a window of minutes.

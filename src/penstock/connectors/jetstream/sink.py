@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrow.buffers import lengths
-from penstock.clients.jetstream import acks, api, publish
+from penstock.clients.jetstream import api, publish
 from penstock.clients.jetstream.acks import Acks, Refusal
 from penstock.clients.jetstream.calls import Calls
 from penstock.clients.jetstream.publish import Chunk
@@ -21,7 +21,7 @@ from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.targets import Targets, nobody
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
 from penstock.kit import templates
-from penstock.kit.contract import Origin, Receipt
+from penstock.kit.contract import Origin, Receipt, Spans
 from penstock.kit.prefetch import Ahead
 
 log = logging.getLogger("penstock")
@@ -68,8 +68,7 @@ class JetStreamSink:
                 task.put(chunk)
             return task.receipt()
         except PenstockError as error:
-            if task.spans:
-                error.add(f"Before that, {task.written()}.")
+            task.spans.explain(error, known_again=True)
             raise
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
@@ -147,7 +146,7 @@ class _Task:
         self.sink, self.options, self.origin = sink, sink.options, origin
         self.chunks = Ahead(self._chunks(batches))
         self.rows = self.size = self.known = 0
-        self.spans: dict[str, tuple[int, int]] = {}
+        self.spans = Spans()
         self.targets: Targets | None = None
         self.guard: Guard | None = None
         self.compared = 0
@@ -185,11 +184,6 @@ class _Task:
             raise self.origin.differs(why, OWN_IDS)
         return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
 
-    def written(self) -> str:
-        """What a failed attempt has written."""
-        places = ", ".join(f"'{stream}' up to {last}" for stream, (_, last) in sorted(self.spans.items()))
-        return f"rows of this task were written to {places}; they are known again when it is retried"
-
     def _lost(self) -> None:
         self.sink.drop()
         self.targets = None
@@ -216,7 +210,7 @@ class _Task:
                 return
         taken = self._publish(calls, self.targets, names, chunk, one_by_one)
         for stream, (first, last) in taken.spans.items():
-            acks.widen(self.spans, stream, first, last)
+            self.spans.widen(stream, first, last)
         if chunk.stored.all():
             chunk.reached = taken.lasts()
         self.known += len(taken.known)

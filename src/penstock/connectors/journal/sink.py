@@ -7,14 +7,14 @@ import pyarrow as pa
 from penstock.connectors.journal.log import Log, lines
 from penstock.connectors.journal.options import JournalSinkOptions
 from penstock.kit.contract import Origin, Receipt
-from penstock.kit.rows import accept, is_bytes
+from penstock.kit.rows import BYTES, accept
 
 
 class JournalSink:
     """Appends to one log."""
 
     def __init__(self, options: JournalSinkOptions, columns: pa.Schema):
-        accept("journal", columns, {"value": is_bytes})
+        accept("journal", columns, {"value": BYTES})
         self.log, self.exactly_once = Log(options.directory / options.shard), options.delivery == "exactly_once"
 
     def check(self) -> None:

@@ -15,9 +15,9 @@ from penstock.connectors.nats.options import CoreSinkOptions
 from penstock.errors import Disconnected, OptionError
 from penstock.kit import templates
 from penstock.kit.contract import Origin, Receipt
-from penstock.kit.rows import is_bytes, is_headers, is_text
+from penstock.kit.rows import BYTES, NAMED_VALUES, TEXT
 
-TAKES = {"value": is_bytes, "subject": is_text, "headers": is_headers, "reply": is_text}
+TAKES = {"value": BYTES, "subject": TEXT, "headers": NAMED_VALUES, "reply": TEXT}
 STEP = 1000
 
 

@@ -7,8 +7,8 @@ from penstock.clients.s2.wire import Records
 from penstock.connectors.s2 import chain
 from penstock.connectors.s2.chain import Stamp
 from penstock.connectors.s2.options import S2SinkOptions
-from penstock.errors import ConnectError
 from penstock.kit.contract import Origin
+from penstock.kit.lookback import Block, cannot_tell, look_back
 from penstock.planning.positions import Offsets
 
 # So many records are looked through at once.
@@ -27,30 +27,33 @@ class History:
 
     def before(self, name: str, last: Last) -> list[Stamp]:
         """The last stamps of a stream, from its end back to where it is clear that no older one matters."""
-        stamps, tail = stamps_of(last.record), last.tail
+        stamps: list[Stamp] = []
         began = self.began.get(name)
         begins = began.next if began is not None and began.epoch == last.created else 0
-        low, foreign, held = tail - 1, 0, bool(len(last.record))
-        while held and low > begins and foreign < self.options.look_back:
-            if chain.settled(stamps, self.origin, alone=self.alone):
-                return stamps
-            start = max(begins, low - BLOCK)
-            block, held = self.between(name, start, low)
-            of_mine = any(stamp.origin.query == self.origin.query for stamp in block)
-            foreign = 0 if of_mine else foreign + BLOCK
-            stamps, low = block + stamps, start
-        whole = held and low <= begins
-        if not self.origin.may_be_first and not whole and not chain.settled(stamps, self.origin, alone=self.alone):
+
+        def look(low: int, high: int) -> Block:
+            nonlocal stamps
+            if high == last.tail:
+                block, complete = stamps_of(last.record), bool(len(last.record))
+            else:
+                block, complete = self.between(name, low, high)
+            stamps = block + stamps
+            ours = any(stamp.origin.query == self.origin.query for stamp in block)
+            return Block(ours, chain.settled(stamps, self.origin, alone=self.alone), complete)
+
+        outcome = look_back(last.tail, lambda: begins, look, limit=self.options.look_back, block=BLOCK)
+        everything = outcome.complete and outcome.at <= begins
+        if not self.origin.may_be_first and not everything and not outcome.settled:
             why = (
-                f"behind {foreign:,} records of others (lookBack) there is none of this query"
-                if held
-                else f"of its {tail:,} records, those that could tell have been trimmed or have expired"
+                f"behind {self.options.look_back:,} records of others (lookBack) there is none of this query"
+                if outcome.complete
+                else f"of its {last.tail:,} records, those that could tell have been trimmed or have expired"
             )
-            raise ConnectError(
-                f"nobody can tell whether {self.origin} was written to stream '{name}' before: {why}. If it was not, "
-                "set delivery=at_least_once for one run. Let the stream keep records for longer than the query may "
-                "rest, and give it a stream of its own, or a larger lookBack."
+            remedy = (
+                "Let the stream keep records for longer than the query may rest, and give it a stream of its own, or "
+                "a larger lookBack."
             )
+            raise cannot_tell(self.origin, f"stream '{name}'", why, remedy)
         return stamps
 
     def between(self, name: str, low: int, high: int) -> tuple[list[Stamp], bool]:

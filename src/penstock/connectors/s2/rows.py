@@ -15,7 +15,7 @@ from penstock.connectors.s2.options import S2SinkOptions
 from penstock.errors import OptionError, nearest
 from penstock.kit import templates
 from penstock.kit.contract import Origin
-from penstock.kit.rows import IN_SQL, is_bytes, is_headers, is_text
+from penstock.kit.rows import BYTES, NAMED_VALUES, TEXT, Kind
 
 WRITER = b"@writer"
 
@@ -25,8 +25,7 @@ def is_moment(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind))
 
 
-IN_SQL[is_moment] = "TIMESTAMP"
-TAKES = {"value": is_bytes, "headers": is_headers, "timestamp": is_moment, "stream": is_text}
+TAKES = {"value": BYTES, "headers": NAMED_VALUES, "timestamp": Kind(is_moment, "TIMESTAMP"), "stream": TEXT}
 
 
 def accept(options: S2SinkOptions, columns: pa.Schema) -> None:

@@ -19,8 +19,8 @@ from penstock.connectors.s2.chain import Chain, Stamp
 from penstock.connectors.s2.history import History
 from penstock.connectors.s2.options import S2SinkOptions
 from penstock.errors import ConnectError, Disconnected, PenstockError
-from penstock.kit import via_driver as cargo
-from penstock.kit.contract import Origin, Receipt
+from penstock.kit import via_driver
+from penstock.kit.contract import Origin, Receipt, Spans
 from penstock.planning.positions import Offsets, Position
 
 log = logging.getLogger("penstock")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 # A task has so many streams open at once; the one that was not used for longest is finished first.
 MOST_OPEN = 32
-# So often in a row others may be faster.
+# Consecutive conflicts before giving up.
 CONFLICTS = 200
 
 
@@ -44,18 +44,12 @@ class S2Sink:
         """Append the rows that are not there yet, or hand them to the driver, which is the only one to write."""
         if self.options.direct():
             return self._append(batches, origin)
-        held, whole = cargo.hold(batches, self.options.driver_bytes)
-        if not whole:
-            return self._append(cargo.again(held, batches), origin)
-        count, size = sum(map(len, held)), sum(batch.nbytes for batch in held)
-        return Receipt(origin, count, size, cargo=cargo.pack(held))
+        return via_driver.write(batches, origin, self.options.driver_bytes, self._append)
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
         """Write what the tasks handed over, in the order of the tasks."""
         seen: dict[str, Seen] = {}
-        for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
-            if receipt.cargo is not None:
-                receipt = self._append(cargo.unpack(receipt.cargo), receipt.origin, seen)
+        for receipt in via_driver.commit(receipts, partial(self._append, seen=seen)):
             if receipt.rows:
                 log.info("%s", receipt)
 
@@ -91,10 +85,7 @@ class S2Sink:
                     task.put(batch)
             return task.finish()
         except PenstockError as error:
-            if task.spans:
-                places = ", ".join(f"'{name}' up to {last}" for name, (_, last) in sorted(task.spans.items()))
-                known = "; they are known again when it is retried" if self.options.delivery == "exactly_once" else ""
-                error.add(f"Before that, rows of this task were written to {places}{known}.")
+            task.spans.explain(error, known_again=self.options.delivery == "exactly_once")
             raise
         finally:
             task.close()
@@ -129,7 +120,7 @@ class _Task:
         self.writers: dict[str, _Writer] = {}  # the ones that were used last come last
         self.rows = self.size = 0
         self.version: pa.Array | None = None  # of the last row, where rows have one
-        self.spans: dict[str, tuple[int, int]] = {}
+        self.spans = Spans()
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Send rows on their way, as far as their batches are full."""
@@ -200,8 +191,7 @@ class _Task:
         writer.chain.acked(batch)
         writer.retry.progress()
         writer.conflicts = 0
-        first, last = self.spans.get(writer.stream, (batch.at, batch.at))
-        self.spans[writer.stream] = (min(first, batch.at), max(last, batch.at + batch.records - 1))
+        self.spans.widen(writer.stream, batch.at, batch.at + batch.records - 1)
 
     def _recover(self, writer: _Writer, error: Disconnected | ApiError) -> None:
         """After a failure: find out what arrived, and go on behind it."""
