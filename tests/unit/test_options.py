@@ -1,4 +1,7 @@
+import json
+import logging
 import pickle
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +14,15 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from penstock.clients.nats.dial import Address, address
+from penstock.connectors import FORMATS, connector
 from penstock.connectors.iggy import Iggy
 from penstock.connectors.jetstream import JetStream
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.nats import CoreNats
 from penstock.connectors.s2 import S2Streams
 from penstock.errors import OptionError
-from penstock.options import Options, alias, option, secrets, shown, table
+from penstock.options import Bytes, Options, Seconds, alias, json_schema, option, secrets, shown, table
+from penstock.options.types import duration, size
 
 NAMES = [
     "servers", "stream", "streamPattern", "discoveryInterval", "subjects", "startingOffsets", "startingTimestamp",
@@ -624,3 +629,58 @@ def test_options_do_not_change() -> None:
 
 def test_options_show_what_was_set() -> None:
     assert repr(parse(maxRecords="5", password=SECRET)) == "JetStreamOptions(maxRecords=5, stream=('ORDERS',))"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_options_have_a_json_schema(name: str) -> None:
+    for model in (connector(name).options_type, connector(name).sink_options_type):
+        assert model is not None
+        schema = json_schema(model)
+        assert list(schema["properties"]) == [option for option, _, _ in table(model)]
+        json.dumps(schema)
+        for key, described in schema["properties"].items():
+            assert described["description"], key
+            assert {"type", "anyOf", "enum"} & described.keys(), key
+            assert described.get("type") != "null" and {"type": "null"} not in described.get("anyOf", []), key
+
+
+def test_a_json_schema_takes_what_users_write() -> None:
+    schema = json_schema(Everything)["properties"]
+    assert schema["wait"] == {
+        "type": "string",
+        "pattern": schema["wait"]["pattern"],
+        "description": "Wait.",
+        "default": "15m",
+    }
+    assert re.match(schema["wait"]["pattern"], "500ms")
+    assert not re.match(schema["wait"]["pattern"], "soon")
+    assert schema["room"]["default"] == "64mb"
+    assert schema["secret"]["writeOnly"]
+    assert json_schema(Everything)["required"] == ["name"]
+    assert "old" not in schema
+
+
+class Everything(Options):
+    name: str = option(doc="Name.")
+    wait: Seconds = option(900.0, doc="Wait.")
+    room: Bytes = option(64 << 20, doc="Room.")
+    secret: SecretStr | None = option(None, doc="Secret.")
+    old: str | None = option(None, doc="Old.", instead="name")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(900.0, "15m"), (0.1, "100ms"), (5.0, "5s"), (90.0, "90s"), (3600.0, "1h"), (604800.0, "7d")]
+)
+def test_durations_read_as_users_write_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(4 << 20, "4mb"), (1 << 30, "1gb"), (1000, "1000"), (64 << 10, "64kb")])
+def test_sizes_read_as_users_write_them(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_an_option_that_was_replaced_is_understood_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert Everything.parse("x", {"name": "n", "old": "o"}).old == "o"
+    assert "option 'old' of x will go with the next version: set 'name'" in caplog.text

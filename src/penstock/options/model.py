@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.errors import OptionError
 from penstock.kit.retry import Retry
+from penstock.options.types import duration, is_size, size
 
 log = logging.getLogger("penstock")
 
@@ -33,6 +34,10 @@ log = logging.getLogger("penstock")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Before a secret, this makes Spark hide it, whatever the option is called.
 SECRET = "secret:"
+
+
+# What is declared of an option beside its type, default and meaning.
+_EXTRAS = ("env", "place", "lines", "hidden_as", "instead")
 
 
 def option(
@@ -59,7 +64,7 @@ def option(
         default,
         description=doc,
         examples=[example] if example else None,
-        json_schema_extra={"env": env, "place": place, "lines": lines, "hidden_as": hidden_as, "instead": instead},
+        json_schema_extra=dict(zip(_EXTRAS, (env, place, lines, hidden_as, instead), strict=True)),
         validate_default=False,
     )
 
@@ -221,6 +226,29 @@ def table(model: type[Options]) -> list[tuple[str, str, str]]:
     ]
 
 
+def json_schema(model: type[Options]) -> dict[str, Any]:
+    """The options as JSON Schema, by the names that users write. Those that have been replaced are left out."""
+    raw = model.model_json_schema(by_alias=True)["properties"]
+    fields = {name: field for name, field in model.model_fields.items() if not _extra(field, "instead")}
+    return {
+        "type": "object",
+        "properties": {shown(model, name): _property(raw[alias(name)], field) for name, field in fields.items()},
+        "required": [shown(model, name) for name, field in fields.items() if field.is_required()],
+        "additionalProperties": False,
+    }
+
+
+def _property(raw: Mapping[str, Any], field: FieldInfo) -> dict[str, Any]:
+    """One option, as pydantic describes it, without null: an option is left out instead."""
+    described = {key: raw[key] for key in raw if key not in (*_EXTRAS, "title", "anyOf", "default")}
+    kinds = [kind for kind in raw.get("anyOf", ()) if kind.get("type") != "null"]
+    described |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
+    if field.default is not None and not field.is_required():
+        plain = isinstance(field.default, bool | int) and not is_size(field.metadata)
+        described["default"] = field.default if plain else _default(field)
+    return described
+
+
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
@@ -232,8 +260,8 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     if isinstance(value, float):
-        return f"{value:g}s" if value < 60 or value % 60 else f"{value / 60:g}m"
-    return str(value)
+        return duration(value)
+    return size(value) if is_size(field.metadata) else str(value)
 
 
 def _meaning(name: str, field: FieldInfo) -> str:

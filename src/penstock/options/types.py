@@ -2,10 +2,11 @@
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
@@ -59,9 +60,37 @@ def _positions(value: Any) -> Any:
     return positions
 
 
-Csv = Annotated[tuple[str, ...], BeforeValidator(_split)]
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
-Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
-Micros = Annotated[int, BeforeValidator(_micros)]
-Positions = Annotated[str | dict[str, int], BeforeValidator(_positions)]
+# What a user may write stands in the JSON Schema: text, as Spark's options are, or the value itself.
+_LIST = WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
+_DURATION = WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d)\s*$"})
+_SIZE = WithJsonSchema({"type": ["string", "integer"], "pattern": r"^\s*\d+\s*([kKmMgG]?[bB]?)\s*$"})
+_MOMENT = WithJsonSchema({"type": ["string", "integer"]})
+_OFFSETS = WithJsonSchema({"type": ["string", "object"], "additionalProperties": {"type": "integer", "minimum": 0}})
+
+Csv = Annotated[tuple[str, ...], BeforeValidator(_split), _LIST]
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), _DURATION]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0), _SIZE]
+Micros = Annotated[int, BeforeValidator(_micros), _MOMENT]
+Positions = Annotated[str | dict[str, int], BeforeValidator(_positions), _OFFSETS]
 Count = Annotated[int, Field(gt=0)]
+
+
+def duration(seconds: float) -> str:
+    """A duration as users write it, in the largest unit that is whole: 15m."""
+    for unit, length in sorted(_UNITS.items(), key=lambda item: -item[1]):
+        if seconds >= length and round(seconds / length, 9) % 1 == 0:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+def size(count: int) -> str:
+    """A size as users write it, in the largest unit that is whole: 64mb."""
+    for unit in ("gb", "mb", "kb"):
+        if count and count % _SIZES[unit] == 0:
+            return f"{count // _SIZES[unit]}{unit}"
+    return str(count)
+
+
+def is_size(metadata: Iterable[object]) -> bool:
+    """Whether an option with such metadata is a size."""
+    return _SIZE in metadata
