@@ -1,16 +1,19 @@
 """The command line where it meets what cannot be done, and where it is told to end."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from typer.testing import CliRunner
 
 import iggy_harness
+import penstock
 import s2_harness
 from harness import Admin
 from penstock.cli import app
@@ -26,6 +29,43 @@ def peek(*words: str) -> tuple[int, str]:
     ran = CliRunner().invoke(app, ["peek", *words])
     assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
     return ran.exit_code, " ".join(ran.output.split())
+
+
+def test_the_version_tells_all_that_a_report_of_a_problem_needs() -> None:
+    ran = CliRunner().invoke(app, ["--version"])
+    assert ran.exit_code == 0
+    told = dict(line.split(maxsplit=1) for line in ran.output.splitlines())
+    assert list(told) == ["Penstock", "Spark", "Java", "Python"]
+    assert told["Penstock"] == penstock.__version__
+    assert told["Spark"] == pyspark.__version__
+    assert int(told["Java"]) >= 17
+    assert told["Python"].startswith(platform.python_version())
+
+
+@pytest.mark.parametrize("java", ["none", "a script that fails", "no program"])
+def test_the_version_tells_which_java_to_install(java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "bin" / "java"
+    file.parent.mkdir()
+    if java != "none":
+        file.write_text("#!/bin/sh\nexit 1\n")
+        file.chmod(0o755 if java == "a script that fails" else 0o644)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    ran = CliRunner().invoke(app, ["--version"])
+    assert ran.exit_code == 0, ran.exception
+    told = ran.output.splitlines()[2]
+    assert told.startswith("Java      not usable: ")
+    assert "Spark needs a JDK 17 or 21." in told
+
+
+@pytest.mark.parametrize("words", [["describe"], ["describe", "s2"], ["peek", "jetstream", "stream=X"], ["demo"]])
+def test_without_spark_a_command_says_in_a_sentence_what_to_install(words: list[str]) -> None:
+    code = f"import sys; sys.modules['pyspark'] = None\nfrom penstock.cli import app; app({words})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert " ".join(ran.stderr.split()).startswith(
+        "penstock: there is no Spark in this Python. Install it: pip install 'penstock[local]', or"
+    )
+    assert "Traceback" not in ran.stderr
 
 
 def test_peek_at_core_nats_says_that_nothing_is_kept(nats: NatsServer) -> None:

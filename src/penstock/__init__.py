@@ -16,6 +16,9 @@ def register(spark: Any) -> None:
     names of secrets than it knows by itself. And lets tasks report what they did, for `penstock.figures`: not
     with Spark Connect, which has no accumulators.
     """
+    from penstock.spark.installed import require_spark
+
+    require_spark()
     from pyspark import cloudpickle
 
     import penstock

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from penstock.spark import needed  # noqa: F401 - before pyspark
+
+# isort: split
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock import __version__
 from penstock.cli.peek import newest
+from penstock.cli.versions import versions
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.errors import OptionError, PenstockError
 from penstock.options import table
@@ -23,7 +23,8 @@ if not console.is_terminal:
 
 def _version(asked: bool) -> None:
     if asked:
-        console.print(f"penstock {__version__}", highlight=False)
+        for what, found in versions().items():
+            console.print(f"{what:<10}{found}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit
 
 
@@ -38,9 +39,9 @@ def demo(
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
 ) -> None:
     """Read a stream of made-up orders with Spark, on a server of its own, and prove that none is missing."""
-    from penstock.cli.demo import run
-
     with _sentences():
+        from penstock.cli.demo import run
+
         run(console, records, master)
 
 

@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar, cast
 
 import pyarrow as pa
+
+from penstock.spark import needed  # noqa: F401 - before pyspark
+
+# isort: split
 from pyspark.sql import datasource as spark
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OptionError
+from penstock.spark.installed import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,6 +70,7 @@ def local_session(
     `lean` lets Spark's Python processes import the installed pyspark instead of its zip (see lean/); `quiet`
     logs errors only. Nothing listens beyond this machine when Spark runs on it alone.
     """
+    require_spark()
     require_java()
     # Without it, workers run whatever python3 the path has, not this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
