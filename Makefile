@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SPARK42 := .venv-spark42
 
-.PHONY: help setup java s2-lite demo test chaos mutate test-spark42 check format docs bench clean
+.PHONY: help setup wheel java s2-lite demo test chaos mutate test-spark42 check format docs bench clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -17,6 +17,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "installing Penstock and Spark into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
 	@touch $@
+
+wheel: $(VENV)/.ready ## build the wheel into dist
+	@$(BIN)/python -m hatchling build -t wheel
 
 java: $(VENV)/.ready
 	@$(BIN)/python -m penstock.session > /dev/null
