@@ -26,8 +26,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clients.jetstream": {"errors", "arrow", "options", "clients.answers", "clients.nats"},
     "clients.s2": {"errors", "arrow", "options", "kit.process_cache", "clients.answers"},
     "clients.iggy": {"errors", "arrow", "options", "kit.process_cache", "kit.retry"},
+    "tables": {"errors", "arrow", "kit", "spark.needed"},
     "spark": {"errors", "arrow", "options", "planning", "kit"},
-    "connectors": {"errors", "arrow", "options", "planning", "kit", "clients", "spark.connector"},
+    "connectors": {"errors", "arrow", "options", "planning", "kit", "tables", "clients", "spark.connector"},
 }
 # Programs, short names for users, and what others test with: they may import anything.
 MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}
@@ -35,7 +36,7 @@ MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}
 WITHOUT_SPARK = ("errors", "options", "arrow", "planning", "kit", "clients")
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
 IS_SPARKS_OWN = {
-    "penstock.s2", "penstock.spark.connector", "penstock.spark.reading", "penstock.spark.writing",
+    "penstock.tables.latest", "penstock.spark.connector", "penstock.spark.reading", "penstock.spark.writing",
     "penstock.spark.catalog", "penstock.spark.schema", "penstock.testing.conformance",
 }  # fmt: skip
 MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
@@ -196,7 +197,7 @@ def test_only_these_files_touch_sockets() -> None:
         "connectors.jetstream.options",
         "connectors.s2.chain",
         "connectors.s2.rows",
-        "connectors.s2.upsert",
+        "tables.changes",
         "connectors.s2.options",
         "connectors.iggy.rows",
         "connectors.iggy.options",

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.clients.s2.calls import beginning
-from penstock.connectors.s2 import upsert
-from penstock.connectors.s2.changes import ChangesSource
 from penstock.connectors.s2.options import S2SinkOptions, S2SourceOptions
 from penstock.connectors.s2.sink import S2Sink
 from penstock.connectors.s2.source import S2Source
+from penstock.connectors.s2.upserts import ChangesSource
 from penstock.kit.contract import Guarantee, Predicate, Sink, Source
 from penstock.kit.rows import columns
 from penstock.spark.connector import Connector
+from penstock.tables import changes
 
 
 class S2Streams(Connector[S2SourceOptions, S2SinkOptions]):
@@ -28,7 +28,7 @@ class S2Streams(Connector[S2SourceOptions, S2SinkOptions]):
     def columns(cls, options: S2SourceOptions) -> pa.Schema:
         """The shared ones, or those of the table that was upserted."""
         if options.mode == "upsert":
-            upsert.accept(options.table, options.key_columns, written=False)
+            changes.accept(options.table, options.key_columns, written=False)
             return options.table
         return columns(headers=options.include_headers)
 

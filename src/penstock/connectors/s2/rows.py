@@ -3,21 +3,24 @@
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow.buffers import Ints
 from penstock.clients.s2 import wire
-from penstock.clients.s2.wire import MOST_BYTES, Encoded
-from penstock.connectors.s2 import upsert
+from penstock.clients.s2.wire import MOST_BYTES, Encoded, Records
 from penstock.connectors.s2.chain import ROOM
 from penstock.connectors.s2.options import S2SinkOptions
 from penstock.errors import OptionError, nearest
 from penstock.kit import templates
 from penstock.kit.contract import Origin
 from penstock.kit.rows import BYTES, NAMED_VALUES, TEXT, Kind
+from penstock.tables import changes
 
 WRITER = b"@writer"
+# Of a change to a table: its key and what it does.
+KEY, ACTION = b"@key", b"@action"
 
 
 def is_moment(kind: pa.DataType) -> bool:
@@ -35,7 +38,7 @@ def accept(options: S2SinkOptions, columns: pa.Schema) -> None:
         if template is None:
             raise OptionError("mode=upsert needs the option 'stream': all columns are of the table.")
         templates.check("stream", template, columns.names)
-        upsert.accept(columns, options.key_columns, written=True)
+        changes.accept(columns, options.key_columns, written=True)
         if options.version_column is not None:
             _accept_version(columns, options.version_column)
         return
@@ -80,12 +83,12 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
     if options.mode == "upsert":
         streams = templates.fill(_template(options, origin.partition) or "", batch)
         try:
-            written, key, action, value = upsert.encode(batch, options.key_columns)
-        except upsert.RowError as error:
+            written, key, action, value = changes.encode(batch, options.key_columns)
+        except changes.RowError as error:
             raise _refuse(origin, first + error.row, error.why) from None
         streams, number = streams.filter(pa.array(written)), number[written]
         row = np.repeat(np.arange(len(value)), 2)
-        header = _interleaved(pa.repeat(upsert.KEY, len(value)), pa.repeat(upsert.ACTION, len(value)))
+        header = _interleaved(pa.repeat(KEY, len(value)), pa.repeat(ACTION, len(value)))
         content = _interleaved(key, action)
     else:
         streams = templates.names(_template(options, origin.partition), batch, "stream")
@@ -179,3 +182,19 @@ def _check_names(origin: Origin, number: Ints, streams: pa.Array) -> None:
 
 def _refuse(origin: Origin, row: int, why: str) -> OptionError:
     return OptionError(f"row {row} of {origin} {why}.")
+
+
+def parts(records: Records) -> tuple[Ints, pa.Array, npt.NDArray[np.bool_]]:
+    """Which records are changes to a table, their keys, and which of them delete."""
+    found = {}
+    for name in (KEY, ACTION):
+        at = np.asarray(pc.equal(records.header_name, name)) if len(records.header_row) else np.zeros(0, bool)
+        place = np.full(len(records), -1)
+        place[records.header_row[at]] = np.flatnonzero(at)
+        found[name] = place
+    rows = np.flatnonzero((found[KEY] >= 0) & (found[ACTION] >= 0))
+    action = records.header_value.take(pa.array(found[ACTION][rows]))
+    known = np.asarray(pc.is_in(action, pa.array([b"u", b"d"]))) if len(rows) else np.zeros(0, bool)
+    rows = rows[known]
+    deletes = np.asarray(pc.equal(action.filter(pa.array(known)), b"d")) if len(rows) else np.zeros(0, bool)
+    return rows, records.header_value.take(pa.array(found[KEY][rows])), deletes

@@ -9,15 +9,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrow import json as jsontext
+from penstock.arrow.json import names
 from penstock.arrow.types import TIMESTAMP
 from penstock.clients.s2.wire import Records
-from penstock.connectors.s2 import upsert
 from penstock.connectors.s2.options import S2SourceOptions
+from penstock.connectors.s2.rows import parts
 from penstock.connectors.s2.source import S2Source
 from penstock.errors import OptionError, ProtocolError, nearest
 from penstock.kit import figures
+from penstock.kit.process_cache import shared
 from penstock.planning.positions import Range
+from penstock.tables import changes
 
 log = logging.getLogger("penstock")
 
@@ -25,8 +27,6 @@ Flags = npt.NDArray[np.bool_]
 
 # A snapshot gathers so many changes before it looks for the latest of each key.
 COMPACT = 100_000
-# The columns that were told of.
-_TOLD: set[tuple[str, str]] = set()
 
 
 class ChangesSource(S2Source):
@@ -34,7 +34,7 @@ class ChangesSource(S2Source):
 
     def __init__(self, options: S2SourceOptions, columns: pa.Schema):
         super().__init__(options, columns)
-        own = [field for field in columns if field.name not in (*upsert.ACTIONS, *upsert.OF_RECORD)]
+        own = [field for field in columns if field.name not in (*changes.ACTIONS, *changes.OF_RECORD)]
         self.keys = pa.schema([field for field in own if field.name in options.key_columns])
         self.values = pa.schema([field for field in own if field.name not in options.key_columns])
 
@@ -50,7 +50,7 @@ class ChangesSource(S2Source):
         absent = _Absent(self.values.names)
         for records in self.records(span):
             records = records.where(~records.commands())
-            rows, keys, deletes = upsert.parts(records)
+            rows, keys, deletes = parts(records)
             foreign = len(records) - len(rows)
             if foreign and self.options.strict:
                 first = int(np.setdiff1d(np.arange(len(records)), rows)[0])
@@ -64,27 +64,27 @@ class ChangesSource(S2Source):
                 continue
             wanted = np.zeros(len(records), bool)
             wanted[rows] = True
-            changes = records.where(wanted)
-            made = self._changes(span.shard, changes, keys, deletes)
-            absent.look(made, changes.value.filter(pa.array(~deletes)))
+            written = records.where(wanted)
+            made = self._changes(span.shard, written, keys, deletes)
+            absent.look(made, written.value.filter(pa.array(~deletes)))
             if not self.options.snapshot:
                 yield made
                 continue
             more = pa.Table.from_batches([made]).append_column("@gone", pa.array(deletes))
             waiting.append(more)
             if sum(map(len, waiting)) > 2 * kept + COMPACT:  # not at every turn: each looks at all of them
-                waiting = [upsert.latest(pa.concat_tables(waiting), self.keys.names)]
+                waiting = [changes.latest(pa.concat_tables(waiting), self.keys.names)]
                 kept = len(waiting[0])
         if skipped:
             log.warning("stream '%s': skipped %d records that are no changes to a table", span.shard, skipped)
         absent.tell(span.shard)
         if waiting:
-            table = upsert.latest(pa.concat_tables(waiting), self.keys.names)
+            table = changes.latest(pa.concat_tables(waiting), self.keys.names)
             left = table.filter(pc.invert(table["@gone"])).drop_columns(["@gone"])
             yield from left.combine_chunks().to_batches()
 
     def _changes(self, stream: str, records: Records, keys: pa.Array, deletes: Flags) -> pa.RecordBatch:
-        made = upsert.decode(keys, self.keys, f"@key in stream '{stream}'", records.sequence)
+        made = changes.decode(keys, self.keys, f"@key in stream '{stream}'", records.sequence)
         for name, column in made.items():
             if column.null_count:
                 at = pc.index(pc.is_null(column), True).as_py()
@@ -92,7 +92,7 @@ class ChangesSource(S2Source):
                     f"record {int(records.sequence[at])} of stream '{stream}' has {keys[at].as_py()[:60]!r} as @key, "
                     f"in which there is no '{name}'. Set keyColumns to the columns that the sink had as its key."
                 )
-        made |= upsert.decode(records.value, self.values, f"body in stream '{stream}'", records.sequence)
+        made |= changes.decode(records.value, self.values, f"body in stream '{stream}'", records.sequence)
         gone = pa.array(deletes)
         own: dict[str, Callable[[], pa.Array]] = {
             "_action": lambda: pc.if_else(gone, "d", "u"),
@@ -127,10 +127,11 @@ class _Absent:
 
     def tell(self, stream: str) -> None:
         """Warn of them, once in a process: a stream query would say so in every batch."""
+        told: set[tuple[str, str]] = shared("s2_missing_columns", set)
         for name in self.names if self.updates else ():
-            if (stream, name) not in _TOLD:
-                _TOLD.add((stream, name))
-                there = jsontext.names(self.last)
+            if (stream, name) not in told:
+                told.add((stream, name))
+                there = names(self.last)
                 log.warning(
                     "stream '%s': the schema has a column '%s', but none of %d changes that were read has it: it is "
                     "null in all of their rows. %s",

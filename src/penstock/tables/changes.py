@@ -1,4 +1,4 @@
-"""Changes to a table as records, and back: key and action in headers, the other columns as JSON in the body. Pure."""
+"""Changes to a table as a key, an action and a body, and back: columns are JSON in the key and the body. Pure."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrow import ddl
-from penstock.arrow import json as jsontext
+from penstock.arrow import ddl, json
 from penstock.arrow.buffers import Ints
-from penstock.clients.s2.wire import Records
 from penstock.errors import OptionError, ProtocolError
 from penstock.kit.rows import as_text
 
-KEY, ACTION = b"@key", b"@action"
 # The column that says what a row does to the table: ours, or the one of Delta's change feed.
 ACTIONS = ("_action", "_change_type")
 UPDATES = ("u", "update", "insert", "upsert", "update_postimage")
@@ -63,7 +60,7 @@ def _comes_back(field: pa.Field, keys: Sequence[str], written: bool) -> bool:
         return True
     if field.name in OF_RECORD:
         return not written
-    return jsontext.fits(field.type) and not (field.name in keys and pa.types.is_nested(field.type))
+    return json.fits(field.type) and not (field.name in keys and pa.types.is_nested(field.type))
 
 
 def _instead(field: pa.Field, columns: pa.Schema, keys: Sequence[str]) -> str:
@@ -76,12 +73,7 @@ def _instead(field: pa.Field, columns: pa.Schema, keys: Sequence[str]) -> str:
         return f"{name} AS {free}"
     if not pa.types.is_nested(kind):
         return f"string({name}) AS {name}"
-    if (
-        field.name not in keys
-        and pa.types.is_map(kind)
-        and jsontext.fits(kind.key_type)
-        and jsontext.fits(kind.item_type)
-    ):
+    if field.name not in keys and pa.types.is_map(kind) and json.fits(kind.key_type) and json.fits(kind.item_type):
         return f"map_entries({name}) AS {name}"
     return f"to_json({name}) AS {name}"
 
@@ -97,7 +89,7 @@ def encode(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[npt.NDArray[np.b
             row = pc.index(pc.is_null(column), True).as_py()
             raise RowError(row, f"has no '{name}' (null), which is part of its key")
     for name in names:
-        early = jsontext.outside(batch.column(name))
+        early = json.outside(batch.column(name))
         if early is not None:
             why = f"has a day outside of the years 1 to 9999 in '{name}'. Leave the row out, or write string({name})"
             raise RowError(early, why)
@@ -117,8 +109,8 @@ def encode(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[npt.NDArray[np.b
         written = ~before
         if not written.all():
             batch, deletes = batch.filter(pa.array(written)), deletes[written]
-    key = jsontext.objects(batch.select(list(keys)))
-    body = jsontext.objects(batch.select([name for name in names if name not in (*keys, *ACTIONS)]))
+    key = json.objects(batch.select(list(keys)))
+    body = json.objects(batch.select([name for name in names if name not in (*keys, *ACTIONS)]))
     gone = pa.array(deletes)
     return written, key, pc.if_else(gone, b"d", b"u"), pc.if_else(gone, b"", body)
 
@@ -131,22 +123,6 @@ class RowError(ValueError):
         super().__init__(why)
 
 
-def parts(records: Records) -> tuple[Ints, pa.Array, npt.NDArray[np.bool_]]:
-    """Which records are changes to a table, their keys, and which of them delete."""
-    found = {}
-    for name in (KEY, ACTION):
-        at = np.asarray(pc.equal(records.header_name, name)) if len(records.header_row) else np.zeros(0, bool)
-        place = np.full(len(records), -1)
-        place[records.header_row[at]] = np.flatnonzero(at)
-        found[name] = place
-    rows = np.flatnonzero((found[KEY] >= 0) & (found[ACTION] >= 0))
-    action = records.header_value.take(pa.array(found[ACTION][rows]))
-    known = np.asarray(pc.is_in(action, pa.array([b"u", b"d"]))) if len(rows) else np.zeros(0, bool)
-    rows = rows[known]
-    deletes = np.asarray(pc.equal(action.filter(pa.array(known)), b"d")) if len(rows) else np.zeros(0, bool)
-    return rows, records.header_value.take(pa.array(found[KEY][rows])), deletes
-
-
 def decode(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> dict[str, pa.Array]:
     """JSON objects as the columns of a schema, all null where a text is empty. `what` they are is for errors."""
     if not len(schema):
@@ -154,8 +130,8 @@ def decode(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> dic
     full = np.asarray(pc.greater(pc.binary_length(texts), 0))
     there = texts.filter(pa.array(full))
     try:
-        made = jsontext.columns(there, schema)
-    except jsontext.UnfitError as error:
+        made = json.columns(there, schema)
+    except json.UnfitError as error:
         record = f"record {sequence[full][error.row]}"
         if error.column is None:
             raise ProtocolError(

@@ -12,20 +12,21 @@ from test_jsontext import KINDS, NAMES, PLAIN, shown, some
 
 from penstock.arrow import ddl
 from penstock.clients.s2 import wire
-from penstock.connectors.s2 import upsert
+from penstock.connectors.s2.rows import ACTION, KEY, parts
 from penstock.errors import OptionError, ProtocolError
+from penstock.tables import changes
 
 
 def test_a_change_is_written_as_the_seed_shows_it() -> None:
     batch = pa.record_batch({"content": pa.array([4], pa.int32()), "index": ["265"]})
-    _, key, action, body = upsert.encode(batch, ["index"])
+    _, key, action, body = changes.encode(batch, ["index"])
     assert (key[0].as_py(), action[0].as_py(), body[0].as_py()) == (b'{"index":"265"}', b"u", b'{"content":4}')
 
 
 def test_a_deletion_has_no_body_and_rows_as_they_were_before_are_left_out() -> None:
     actions = ["insert", "update_preimage", "update_postimage", "delete", "u", "d", "UPDATE"]
     batch = pa.record_batch({"id": range(7), "v": range(7), "_change_type": actions})
-    written, key, action, body = upsert.encode(batch, ["id"])
+    written, key, action, body = changes.encode(batch, ["id"])
     assert written.tolist() == [True, False, True, True, True, True, True]
     assert [json.loads(k)["id"] for k in key.to_pylist()] == [0, 2, 3, 4, 5, 6]
     assert action.to_pylist() == [b"u", b"u", b"d", b"u", b"d", b"u"]
@@ -41,8 +42,8 @@ def test_a_deletion_has_no_body_and_rows_as_they_were_before_are_left_out() -> N
     ],
 )
 def test_a_row_that_is_no_change_is_refused_with_its_number(batch: Any, row: int, why: str) -> None:
-    with pytest.raises(upsert.RowError, match=why) as refused:
-        upsert.encode(pa.record_batch(batch), ["id"])
+    with pytest.raises(changes.RowError, match=why) as refused:
+        changes.encode(pa.record_batch(batch), ["id"])
     assert refused.value.row == row
 
 
@@ -58,7 +59,7 @@ def test_a_row_that_is_no_change_is_refused_with_its_number(batch: Any, row: int
 )
 def test_columns_that_make_no_table_are_refused(columns: Any, why: str) -> None:
     with pytest.raises(OptionError, match=why):
-        upsert.accept(pa.record_batch(columns).schema, ["id"], written=True)
+        changes.accept(pa.record_batch(columns).schema, ["id"], written=True)
 
 
 SCHEMA = pa.schema([("text", pa.string()), ("whole", pa.int64()), ("real", pa.float64()), ("flag", pa.bool_())])
@@ -70,18 +71,18 @@ def test_a_table_of_any_types_comes_back(data: st.DataObject) -> None:
     keys = data.draw(st.dictionaries(NAMES, PLAIN, min_size=1, max_size=2), "keys")
     others = data.draw(st.dictionaries(NAMES.filter(lambda name: name not in keys), KINDS, min_size=1, max_size=3))
     schema = pa.schema([*keys.items(), *others.items()])
-    upsert.accept(schema, list(keys), written=True)
+    changes.accept(schema, list(keys), written=True)
     made = [some(kind).filter(lambda value: value is not None) for kind in keys.values()]
     rows = data.draw(st.lists(st.tuples(*made, *(some(kind) for kind in others.values())), max_size=4), "rows")
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    _, key, action, body = upsert.encode(batch, list(keys))
-    headers = [[(upsert.KEY, k), (upsert.ACTION, a)] for k, a in zip(key.to_pylist(), action.to_pylist(), strict=True)]
+    _, key, action, body = changes.encode(batch, list(keys))
+    headers = [[(KEY, k), (ACTION, a)] for k, a in zip(key.to_pylist(), action.to_pylist(), strict=True)]
     records = _records(list(zip(headers, body.to_pylist(), strict=True)))
-    _, found, _ = upsert.parts(records)
+    _, found, _ = parts(records)
     at = np.arange(len(rows))
-    back = upsert.decode(found, pa.schema(list(keys.items())), "@key", at)
-    back |= upsert.decode(records.value, pa.schema(list(others.items())), "body", at)
+    back = changes.decode(found, pa.schema(list(keys.items())), "@key", at)
+    back |= changes.decode(records.value, pa.schema(list(others.items())), "body", at)
     assert shown(pa.RecordBatch.from_arrays([back[name] for name in schema.names], schema=schema)) == shown(batch)
 
 
@@ -99,7 +100,7 @@ def test_all_columns_that_would_not_come_back_are_refused_at_once_with_what_to_p
         ]
     )
     with pytest.raises(OptionError) as refused:
-        upsert.accept(schema, ["id"], written=True)
+        changes.accept(schema, ["id"], written=True)
     assert str(refused.value) == (
         "a table of changes cannot give these columns back as they were: 'id' (list<item: int32> as a key), 'span' "
         "(duration[us]), 'codes' (map<int32, string>), 'deep' (list<item: map<int32, string>>), '_timestamp' "
@@ -109,16 +110,16 @@ def test_all_columns_that_would_not_come_back_are_refused_at_once_with_what_to_p
         '"`_timestamp` AS timestamp_")'
     )
     with pytest.raises(OptionError, match=r"'span' \(duration\[us\]\).*name the types that were written"):
-        upsert.accept(schema, ["id"], written=False)
-    upsert.accept(pa.schema([("id", pa.int32()), ("_sequence", pa.int64())]), ["id"], written=False)
+        changes.accept(schema, ["id"], written=False)
+    changes.accept(pa.schema([("id", pa.int32()), ("_sequence", pa.int64())]), ["id"], written=False)
 
 
 @pytest.mark.parametrize("name", ["id", "v"])
 def test_a_year_that_text_has_no_room_for_is_refused_with_its_row(name: str) -> None:
     days = pa.array([0, 5, 2_932_897], pa.int32()).view(pa.date32())
     batch = pa.record_batch({"id": range(3), "v": range(3)} | {name: days})
-    with pytest.raises(upsert.RowError, match=f"a day outside of the years 1 to 9999 in '{name}'") as refused:
-        upsert.encode(batch, ["id"])
+    with pytest.raises(changes.RowError, match=f"a day outside of the years 1 to 9999 in '{name}'") as refused:
+        changes.encode(batch, ["id"])
     assert refused.value.row == 2
 
 
@@ -131,7 +132,7 @@ def _records(rows: list[tuple[list[tuple[bytes, bytes]], bytes]]) -> wire.Record
 
 
 def test_only_records_with_key_and_a_known_action_are_changes() -> None:
-    rows, keys, deletes = upsert.parts(
+    rows, keys, deletes = parts(
         _records(
             [
                 ([(b"@key", b"1"), (b"@action", b"u")], b"x"),
@@ -151,7 +152,7 @@ def test_only_records_with_key_and_a_known_action_are_changes() -> None:
 def test_a_text_that_is_no_object_is_named_with_its_place(text: bytes) -> None:
     texts = pa.array([b'{"whole":1}', text], pa.binary())
     with pytest.raises(ProtocolError, match=r"record 18 has .* as body, which is no JSON object"):
-        upsert.decode(texts, SCHEMA, "body", np.array([17, 18]))
+        changes.decode(texts, SCHEMA, "body", np.array([17, 18]))
 
 
 @pytest.mark.parametrize(
@@ -177,14 +178,14 @@ def test_a_value_of_another_type_names_the_column_and_the_type_of_the_schema(
 ) -> None:
     texts = pa.array([b"{}", b'{"amount": %s}' % text], pa.binary())
     with pytest.raises(OptionError, match=r"^column 'amount' is ") as caught:
-        upsert.decode(texts, pa.schema([("amount", kind)]), "body in stream 's'", np.array([17, 18]))
+        changes.decode(texts, pa.schema([("amount", kind)]), "body in stream 's'", np.array([17, 18]))
     assert told in str(caught.value)
     assert "in its body in stream 's'. Give the column the type that was written, in .schema" in str(caught.value)
 
 
 def test_json_over_several_lines_is_read_too_and_unknown_fields_are_left_out() -> None:
     texts = pa.array([b'{\n "whole": 1,\n "more": 2\n}', b"", b'{"text":"a"}'], pa.binary())
-    back = upsert.decode(texts, SCHEMA, "body", np.arange(3))
+    back = changes.decode(texts, SCHEMA, "body", np.arange(3))
     assert back["whole"].to_pylist() == [1, None, None]
     assert back["text"].to_pylist() == [None, None, "a"]
 
@@ -193,7 +194,7 @@ def test_json_over_several_lines_is_read_too_and_unknown_fields_are_left_out() -
 def test_the_latest_of_each_key_is_kept_in_order(rows: list[tuple[int, int]]) -> None:
     table = pa.table({"k": pa.array([k for k, _ in rows], pa.int64()), "v": pa.array([v for _, v in rows], pa.int64())})
     last = {k: i for i, (k, _) in enumerate(rows)}
-    assert upsert.latest(table, ["k"])["v"].to_pylist() == [rows[i][1] for i in sorted(last.values())]
+    assert changes.latest(table, ["k"])["v"].to_pylist() == [rows[i][1] for i in sorted(last.values())]
 
 
 def test_columns_are_read_from_sql() -> None:

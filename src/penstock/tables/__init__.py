@@ -1,0 +1,1 @@
+"""Keyed changes to a table, and its latest state."""
