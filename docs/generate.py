@@ -1,4 +1,5 @@
-"""Writes what documentation derives from declarations, between markers: option tables, guarantees and figures.
+"""Writes what documentation derives from declarations, between markers: option tables, guarantees and figures; and the
+charts of the benchmarks.
 
 What happens in which fault is declared in guarantees.toml, each with the tests that show it.
 
@@ -14,14 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
-from penstock.options import Options, table
+from penstock.options import Options, ReadOptions, WriteOptions, table
+from penstock.options.shared import ConnectionOptions
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+from plots import charts  # noqa: E402 - the benchmarks are no package
+
+# What stands in docs/options.md. A connector that declares one of them anew, with another default or meaning, shows it.
+SHARED = (ReadOptions, ConnectionOptions, WriteOptions)
 
 
-def option_table(model: type[Options], without: type[Options] | None = None) -> str:
-    """Options in Markdown; `without` those that stand in another table."""
-    known = table(without) if without else []
+def option_table(model: type[Options], *without: type[Options]) -> str:
+    """Options in Markdown; `without` those that stand in another table, as they stand there."""
+    known = [row for other in without for row in table(other)]
     rows = [
         f"| `{option}` | {f'`{default}`' if default else ''} | {doc.replace('|', chr(92) + '|')} |"
         for option, default, doc in table(model)
@@ -98,7 +105,7 @@ def _linked(test: str) -> str:
 
 
 def limits_table() -> str:
-    """What no connector can promise, for the README."""
+    """What no connector can promise."""
     rows = [
         f"| `{'`, `'.join(fault['formats'])}` | {fault['way']} | {fault['what']} | {fault['then']} |"
         for fault in faults()
@@ -107,91 +114,110 @@ def limits_table() -> str:
     return "\n".join(["| format | | what happens | and then |", "|---|---|---|---|", *rows])
 
 
-def comparison_table() -> str:
-    """The figures of the last benchmark, as ratios."""
-    file = ROOT / "bench" / "results" / "jetstream-read.json"
-    if not file.exists():
-        return "Not measured yet."
-    r = json.loads(file.read_text())
+def _result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+    return found
+
+
+def _beside(unit: str, ours: str, rows: list[tuple[str, float, float]]) -> str:
+    """What was measured beside us, its rate, and ours as times that: more is better in every column."""
+    lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
+    return "\n".join([f"| beside | its {unit} | {ours}, times that |", "|---|---|---|", *lines])
+
+
+def reading_table() -> str:
+    """JetStream, reading."""
+    r = _result("jetstream-read")
     rows = [
-        ("the socket drained, nothing parsed", r["PLAIN_drain"], r["PLAIN_ratio"]),
+        ("a socket whose bytes are thrown away", r["PLAIN_drain"], r["PLAIN_ratio"]),
         ("the same, three headers on each message", r["HEADED_drain"], r["HEADED_ratio"]),
         ("nats-py, `fetch` of 1,000, no acknowledgements", r["nats_py"], r["times_nats_py"]),
     ]
-    lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
-    return "\n".join(["| beside | its messages/s | Penstock into Spark, times that |", "|---|---|---|", *lines])
+    return _beside("messages/s", "Penstock into Spark", rows)
+
+
+def trickle_table() -> str:
+    """JetStream, a few messages at a time."""
+    r = _result("jetstream-read")
+    rows = [("Spark's own `rate-micro-batch`", 60_000 / r["trickle_rate_ms"], 1 / r["trickle_ratio"])]
+    return _beside("micro-batches/min", "JetStream", rows)
 
 
 def writing_table() -> str:
-    """The figures of the last benchmark of the sinks, as ratios."""
-    file = ROOT / "bench" / "results" / "jetstream-write.json"
-    if not file.exists():
-        return "Not measured yet."
-    r = json.loads(file.read_text())
+    """JetStream, writing."""
+    r = _result("jetstream-write")
     rows = [
         ("a raw socket with the same frames, acks counted", r["raw"], r["of_raw"]),
         ("nats-py, `publish` and wait", r["nats_py"], r["times_nats_py"]),
-        ("itself, one by one: atomic batches", r["pipelined"], r["atomic_of_pipelined"]),
-        ("itself, one by one: fast ingest", r["pipelined"], r["fast_of_pipelined"]),
-        ("the slower half of reading and writing: both at once", r["write_half"], r["through_of_slower_half"]),
+        ("our own way row by row: atomic batches", r["pipelined"], r["atomic_of_pipelined"]),
+        ("our own way row by row: fast ingest", r["pipelined"], r["fast_of_pipelined"]),
+        ("the slower of reading and writing: both in one query", r["write_half"], r["through_of_slower_half"]),
     ]
-    lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
-    return "\n".join(["| beside | its rows/s | Spark to JetStream, times that |", "|---|---|---|", *lines])
+    return _beside("rows/s", "Spark to JetStream", rows)
 
 
 def s2_table() -> str:
-    """The figures of the last benchmark of S2, as ratios."""
-    file = ROOT / "bench" / "results" / "s2.json"
-    if not file.exists():
-        return "Not measured yet."
-    r = json.loads(file.read_text())
+    """S2, both ways."""
+    r = _result("s2")
     rows = [
-        ("reading: a GET drained, nothing parsed", r["drain_one"], r["read_of_drain_one"]),
-        ("reading: two at once, as there are two tasks", r["drain"], r["read_of_drain"]),
+        ("reading: a GET whose bytes are thrown away", r["drain_one"], r["read_of_drain_one"]),
+        ("reading: two of them at once, as there are two tasks", r["drain"], r["read_of_drain"]),
         ("reading: a read session of s2-sdk", r["sdk_read"], r["read_of_sdk"]),
         ("writing exactly once: an append session of s2-sdk", r["sdk_write"], r["write_of_sdk"]),
         ("1,000 streams of 100 records: a session of s2-sdk each", r["sessions"] * 100, r["packed_of_sessions"]),
-        ("CPU of reading: s2-sdk, a core", 1e6 / r["sdk_read_us"], r["sdk_read_us"] / r["read_us"]),
-        ("CPU of writing: s2-sdk, a core", 1e6 / r["sdk_write_us"], r["sdk_write_us"] / r["write_us"]),
     ]
-    lines = [f"| {name} | {rate:,.0f} | {ratio:.2f} |" for name, rate, ratio in rows]
-    return "\n".join(["| beside | its records/s | Spark and Penstock, times that |", "|---|---|---|", *lines])
+    return _beside("records/s", "Spark and Penstock", rows)
+
+
+def s2_core_table() -> str:
+    """S2, by CPU."""
+    r = _result("s2")
+    rows = [
+        (f"{way}: s2-sdk", 1e6 / r[f"sdk_{key}_us"], r[f"sdk_{key}_us"] / r[f"{key}_us"])
+        for way, key in (("reading", "read"), ("writing", "write"))
+    ]
+    return _beside("records for a second of one core", "Penstock", rows)
 
 
 def iggy_table() -> str:
-    """The figures of the last benchmark of Iggy, in CPU a message."""
-    file = ROOT / "bench" / "results" / "iggy.json"
-    if not file.exists():
-        return "Not measured yet."
-    r = json.loads(file.read_text())
+    """Iggy, by CPU."""
+    r = _result("iggy")
     rows = [
-        ("sending 1,000 a request, with ids", r["sdk_write_us"], r["ours_write_us"]),
-        ("polling 10,000 at once, all columns", r["sdk_read_10000_us"], r["ours_read_10000_us"]),
-        ("polling 1,000 at once", r["sdk_read_1000_us"], r["ours_read_1000_us"]),
+        (name, 1e6 / r[f"sdk_{key}_us"], r[f"sdk_{key}_us"] / r[f"ours_{key}_us"])
+        for name, key in (
+            ("sending 1,000 a request, with ids", "write"),
+            ("polling 10,000 at once, all columns", "read_10000"),
+            ("polling 1,000 at once", "read_1000"),
+        )
     ]
-    lines = [f"| {name} | {theirs:.2f} | {ours:.2f} | {theirs / ours:.2f} |" for name, theirs, ours in rows]
-    head = ["| | SDK in a loop, us a message | Penstock, us | messages a core, times the SDK |", "|---|---|---|---|"]
-    return "\n".join([*head, *lines])
+    return _beside("messages for a second of one core", "Penstock", rows)
 
 
 def pages() -> dict[Path, dict[str, str]]:
     """Which page has which generated part."""
+    docs = ROOT / "docs"
     found: dict[Path, dict[str, str]] = {
-        ROOT / "README.md": {
-            "guarantees": guarantee_table(),
-            "comparison": comparison_table(),
+        ROOT / "README.md": {"guarantees": guarantee_table()},
+        docs / "guarantees.md": {"limits": limits_table(), "faults": fault_tables()},
+        docs / "options.md": {
+            "read options": option_table(ReadOptions),
+            "connection options": option_table(ConnectionOptions),
+            "write options": option_table(WriteOptions),
+        },
+        docs / "benchmarks.md": {
+            "reading": reading_table(),
+            "trickle": trickle_table(),
             "writing": writing_table(),
             "s2": s2_table(),
+            "s2 cores": s2_core_table(),
             "iggy": iggy_table(),
-            "limits": limits_table(),
         },
-        ROOT / "docs" / "guarantees.md": {"faults": fault_tables()},
     }
     for name in FORMATS:
         reads, writes = connector(name).options_type, connector(name).sink_options_type
-        found[ROOT / "docs" / "connectors" / f"{name}.md"] = {
-            "options": option_table(reads),
-            "sink options": option_table(writes, without=reads),
+        found[docs / "connectors" / f"{name}.md"] = {
+            "options": option_table(reads, *SHARED),
+            "sink options": option_table(writes, reads, *SHARED),
         }
     return found
 
@@ -208,17 +234,15 @@ def fill(page: str, parts: dict[str, str]) -> str:
 
 
 def main(check: bool) -> int:
-    """Write or check every page; how many differ."""
-    stale = 0
-    for path, parts in pages().items():
-        old = path.read_text()
-        new = fill(old, parts)
-        if new != old:
-            stale += 1
-            print(f"{path.relative_to(ROOT)} {'is not up to date: run make docs' if check else 'written'}")
-            if not check:
-                path.write_text(new)
-    return stale if check else 0
+    """Write or check every page and chart; how many differ."""
+    wanted = {path: fill(path.read_text(), parts) for path, parts in pages().items()} | charts()
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} {'is not up to date: run make docs' if check else 'written'}")
+        if not check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(wanted[path])
+    return len(stale) if check else 0
 
 
 if __name__ == "__main__":

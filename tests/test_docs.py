@@ -29,10 +29,24 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_the_first_block_of_the_readme_prints_what_it_says() -> None:
-    code, said = blocks(ROOT / "README.md", "python")[0], blocks(ROOT / "README.md", "text")[0]
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+@pytest.mark.parametrize("page", ["README.md", "docs/whole-job.md"])
+def test_a_page_that_begins_with_a_whole_program_says_what_it_prints(page: str) -> None:
+    code, said = blocks(ROOT / page, "python")[0], blocks(ROOT / page, "text")[0]
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert ran.stdout.strip() == said.strip(), ran.stderr[-2000:]
+
+
+def test_every_excerpt_is_in_the_file_that_it_names() -> None:
+    """Above an excerpt stands the name of its file, as a link; `...` stands for what is left out."""
+    page = ROOT / "docs" / "add-a-connector.md"
+    named = re.findall(r"^\[`[^`\n]+`\]\(([^)]+)\):\n\n```\w+\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(named) == len(re.findall(r"^```", page.read_text(), re.MULTILINE)) // 2 > 5
+    for file, excerpt in named:
+        text, at = (page.parent / file).read_text(), 0
+        for piece in re.split(r"^ *\.\.\.\n", excerpt, flags=re.MULTILINE):
+            found = text.find(piece.strip("\n"), at)
+            assert found >= 0, f"{file} does not have:\n{piece}"
+            at = found + len(piece.strip("\n"))
 
 
 def test_every_guarantee_names_tests_that_exist() -> None:
@@ -142,10 +156,19 @@ def test_generated_tables_are_up_to_date() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
+            to = page.parent / target if target else page
+            assert to.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(to), f"{page.name} links to {target}#{anchor}"
 
 
 def test_peek_shows_the_newest_records_without_spark(orders: NatsServer) -> None:
