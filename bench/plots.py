@@ -1,4 +1,4 @@
-"""Charts of the results, one for each connector, in SVG. The same figures give the same text, so that it can be checked.
+"""Charts of the results, one for each connector, in SVG. The same figures give the same text, which can be checked.
 
 `python bench/plots.py` draws all of them again; docs/generate.py does too, and says where one is not up to date.
 """

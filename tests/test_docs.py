@@ -156,6 +156,19 @@ def test_generated_tables_are_up_to_date() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def test_every_module_has_its_place_in_the_architecture() -> None:
+    page, source = (ROOT / "docs" / "architecture.md").read_text(), ROOT / "src" / "penstock"
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for file in sorted(source.rglob("*.py")):
+        *folders, name = file.relative_to(source).parts
+        inner = f"`{folders[-1]}/`" if len(folders) > 1 or folders[:1] in (["testing"], ["cli"]) else ""
+        said = [row for row in rows if row.startswith(f"| {inner}")]
+        known = any(f"`{name}`" in row or f"`{'/'.join(folders[1:])}/{name}`" in row for row in said or rows)
+        assert known or name in ("__init__.py", "__main__.py"), f"nothing is said of {file.relative_to(ROOT)}"
+    for named in re.findall(r"`(\w+\.py)`", "".join(rows)):
+        assert next(source.rglob(named), None), f"there is no {named}"
+
+
 def anchors(page: Path) -> set[str]:
     """What GitHub makes of the headings of a page."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
