@@ -23,15 +23,17 @@ from s2_harness import S2Admin
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Their first block is a whole program, with a server of its own, and the next one is what it prints.
+PROGRAMS = [ROOT / "README.md", ROOT / "docs" / "whole-job.md"]
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/whole-job.md"])
-def test_a_page_that_begins_with_a_whole_program_says_what_it_prints(page: str) -> None:
-    code, said = blocks(ROOT / page, "python")[0], blocks(ROOT / page, "text")[0]
+@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.name)
+def test_a_whole_program_prints_what_its_page_says(page: Path) -> None:
+    code, said = blocks(page, "python")[0], blocks(page, "text")[0]
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert ran.stdout.strip() == said.strip(), ran.stderr[-2000:]
 
@@ -130,7 +132,9 @@ def test_every_block_of_a_page_runs(
         reach = "".join(f'.option("{key}", "{value}")' for key, value in iggy_orders.items())
         here = here.replace('format("iggy")', f'format("iggy"){reach}')
         here = here.replace("basin 'my-basin'", f"basin 'my-basin', endpoint '{s2_orders.url}'")
-        if language == "python" and "NatsServer" not in block:
+        if language == "python" and page in PROGRAMS and block == blocks(page, "python")[0]:
+            ran += 1  # in a test of its own
+        elif language == "python":
             exec(compile(here, str(page), "exec"), names)
             ran += 1
         elif language == "sql":
