@@ -8,9 +8,8 @@ import s2
 from measure import save
 
 if __name__ == "__main__":
-    result = jetstream.main()
-    save("jetstream-read", result)
-    plots.draw(result)
+    save("jetstream-read", jetstream.main())
     save("jetstream-write", jetstream_write.main())
     save("s2", s2.main())
     save("iggy", iggy.main())
+    plots.draw()
