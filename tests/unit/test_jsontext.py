@@ -80,7 +80,7 @@ def test_every_type_that_is_taken_comes_back_as_it_was(batch: pa.RecordBatch, fi
     for text in texts.to_pylist():
         assert list(json.loads(text)) == batch.schema.names
         assert b"\n" not in text
-    for read in (jsontext.columns, jsontext._one_by_one):
+    for read in (jsontext.columns, jsontext._read_row_by_row):
         back = read(texts, batch.schema)
         columns = [back[name] for name in batch.schema.names]
         assert shown(pa.RecordBatch.from_arrays(columns, schema=batch.schema)) == shown(batch)
@@ -105,7 +105,7 @@ def test_values_are_written_as_others_write_them() -> None:
         b'{"d":12345678901234567890.12,"t":"2026-11-15 12:00:00.5Z","full":"0026-11-15 12:00:00","day":"2026-11-15",'
         b'"b":"AP8=","l":[1.10,null],"s":{"a":1.5,"b":["AQ=="]},"m":{"x\\"":"2026-11-15","y":null},"n":"-Infinity"}'
     )
-    for read in (jsontext.columns, jsontext._one_by_one):
+    for read in (jsontext.columns, jsontext._read_row_by_row):
         assert {name: column.to_pylist() for name, column in read(texts, batch.schema).items()} == batch.to_pydict()
 
 

@@ -1,1 +1,1 @@
-"""Columns: pieces of buffers, JSON and SQL's names for types. Knows Arrow; knows no server and no Spark."""
+"""Arrow columns: from byte buffers, as JSON, and their types in SQL. Knows Arrow; no server and no Spark."""

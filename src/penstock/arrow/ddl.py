@@ -1,4 +1,4 @@
-"""Columns as SQL writes them, such as `id STRING, amount DECIMAL(10,2)`, as an Arrow schema, and types as in SQL.
+"""SQL column lists, such as `id STRING, amount DECIMAL(10,2)`, as Arrow schemas, and Arrow types as SQL.
 Knows no Spark.
 """
 
@@ -28,7 +28,7 @@ _COLUMN = re.compile(r"\s*(?:`([^`]+)`|(\w+))\s*:?\s+([a-zA-Z]+)\s*(?:\(\s*(\d+)
 
 
 def columns(text: str) -> pa.Schema:
-    """The schema of a list of columns of plain types."""
+    """The schema of a column list. Arrays, maps, structs and unknown types are an OptionError."""
     fields: list[pa.Field] = []
     at = 0
     while at <= len(text):
@@ -37,20 +37,20 @@ def columns(text: str) -> pa.Schema:
             raise OptionError(f"'{text}' is no list of columns such as 'id STRING, amount INT': look at '{text[at:]}'.")
         name, kind = match[1] or match[2], match[3].lower()
         if kind == "decimal":
-            found = pa.decimal128(int(match[4] or 10), int(match[5] or 0))
+            data_type = pa.decimal128(int(match[4] or 10), int(match[5] or 0))
         elif kind in _TYPES and match[4] is None:
-            found = _TYPES[kind]
+            data_type = _TYPES[kind]
         else:
             raise OptionError(
                 f"column '{name}' is {match[3]}, which cannot be named here: {', '.join(_TYPES)}, decimal."
             )
-        fields.append(pa.field(name, found))
+        fields.append(pa.field(name, data_type))
         at = match.end() + 1
     return pa.schema(fields)
 
 
 def sql(kind: pa.DataType) -> str:
-    """A type as SQL writes it."""
+    """A type in SQL; Arrow's own name where SQL has none."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):

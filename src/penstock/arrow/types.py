@@ -1,8 +1,8 @@
-"""The Arrow types of columns that every connector shares."""
+"""Arrow types of columns that all connectors share."""
 
 import pyarrow as pa
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-# Spark names the child of every list 'element', and compares schemas to the letter.
+# Spark calls the child of a list 'element', and a schema must match in every name.
 HEADERS = pa.list_(pa.field("element", HEADER))
 TIMESTAMP = pa.timestamp("us", tz="UTC")
