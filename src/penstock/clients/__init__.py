@@ -1,1 +1,1 @@
-"""What speaks to a server, one folder a protocol. Knows no Spark and no planning, and can be used without both."""
+"""Clients of the servers, one folder per protocol. They know no Spark and no planning, and work without them."""

@@ -1,1 +1,1 @@
-"""The NATS protocol: wire, connection and subjects, shared by Core NATS and JetStream."""
+"""The NATS protocol: frames, connections and subjects. Shared by Core NATS and JetStream."""

@@ -1,6 +1,6 @@
-"""One blocking connection to a NATS server, made after the fork and used by one thread. No other file has its socket.
+"""A blocking connection to a NATS server, made after the fork and used by one thread. No other module uses its socket.
 
-Knows credentials and time limits; how a socket is made is in dial.py, what the bytes mean in wire.py.
+Knows subscriptions, requests and time limits. dial.py opens the socket, wire.py parses the bytes. Knows no JetStream.
 """
 
 import base64
@@ -21,28 +21,28 @@ from penstock.clients.nats.dial import Address, address, dial, reason
 from penstock.clients.nats.options import NatsOptions
 from penstock.errors import ConnectError, Disconnected, PenstockError, ProtocolError
 
-# Two megabytes of 200-byte messages are 7,500 rows: the fixed cost of the vectors, half a millisecond, is spread thin.
+# Two megabytes of 200-byte messages are 7,500 rows: enough for the fixed cost of a scan, half a millisecond.
 BUFFER = 2 << 20
-# While more is on its way, wait this long for a fuller buffer before looking at what is there.
+# With `linger`, read on until nothing has come for so many seconds.
 LINGER = 0.002
-# The subscription to our own inbox, where answers come.
+# The subscription to our own inbox, for the answers to requests.
 OWN = 1
 
 
 class Denied(ConnectError):  # noqa: N818 - likewise
-    """The account lacks a permission; no other connection will do."""
+    """The account lacks a permission; a new connection will not help."""
 
 
 class LineTooLong(ConnectError):  # noqa: N818 - likewise
-    """A subject, with its reply and sizes, is longer than the server takes; it will not take it another time."""
+    """A control line, which is mostly the subject, is longer than the server accepts; trying again will not help."""
 
 
 class Connection:
-    """A connection that stands. Whatever goes wrong with it is a ConnectError."""
+    """An open connection. All that goes wrong with it is a ConnectError."""
 
     def __init__(self, options: NatsOptions):
         self.options = options
-        self.used = False  # before this use of it
+        self.used = False  # whether another task has used it before
         self.info: dict[str, Any] = {}
         self._buffer, self._size, self._used = bytearray(BUFFER), 0, 0
         self._vectors = True
@@ -68,22 +68,22 @@ class Connection:
         self.send(b"SUB %s.%d.* %d\r\n" % (self.inbox.encode(), OWN, OWN))
 
     def version(self) -> tuple[int, int]:
-        """Major and minor version of the server."""
+        """Major and minor version of the server; (0, 0) where it does not say."""
         major, minor = re.findall(r"\d+", self.info.get("version", "0.0"))[:2]
         return int(major), int(minor)
 
     @property
     def max_payload(self) -> int:
-        """The largest message that the server takes; 0 where it does not say."""
+        """The most bytes of a message that the server accepts; 0 where it does not say."""
         return field(self.info, "max_payload", int, 0)
 
     def close(self) -> None:
-        """Close the socket, if any."""
+        """Close the socket, if there is one."""
         with suppress(AttributeError, OSError):
             self._socket.close()
 
     def alive(self) -> bool:
-        """Whether it can be used again. Answers the server's PINGs, and throws away what nobody waits for."""
+        """Whether it can be used again. Answers PINGs of the server, and drops messages that nobody waits for."""
         try:
             while select.select([self._socket], [], [], 0)[0]:
                 self._take(time.monotonic() + self.options.request_timeout, linger=False)
@@ -92,14 +92,14 @@ class Connection:
         return True
 
     def send(self, data: bytes | memoryview) -> None:
-        """All of `data`, however long that takes: the time limit is for each piece that goes out."""
+        """Send all of `data`. requestTimeout limits each write to the socket, not all of them."""
         left = memoryview(data)
         try:
             self._socket.settimeout(self.options.request_timeout)
             while left:
                 left = left[self._socket.send(left) :]
         except OSError as error:
-            self._hear_why()
+            self._raise_last_error()
             raise Disconnected(f"lost the connection to {self._at}: {reason(error)}") from None
 
     def request(self, subject: str, body: bytes = b"") -> wire.Frame:
@@ -107,8 +107,8 @@ class Connection:
         return self.requests([(subject, body)])[0]
 
     def requests(self, asked: Sequence[tuple[str, bytes] | tuple[str, bytes, bytes]]) -> list[wire.Frame]:
-        """The answers to many requests, subject, body and perhaps a header block, sent in one go. Messages that arrive
-        in between are dropped.
+        """The answers to many requests, sent together. A request is a subject, a body and perhaps a header block. Other
+        messages that arrive meanwhile are dropped.
         """
         waiting = {}
         out = bytearray()
@@ -138,22 +138,22 @@ class Connection:
         return [answers[i] for i in range(len(asked))]
 
     def subscribe(self, *, deep: bool = False) -> tuple[int, str]:
-        """A new subscription to an inbox of its own, and that inbox: reply subjects are a token longer, or several."""
+        """Subscribe to a new inbox: its sid and subject. Reply subjects have one token more; if `deep`, any number."""
         self._sid += 1
         inbox = f"{self.inbox}.{self._sid}"
         self.send(b"SUB %s.%s %d\r\n" % (inbox.encode(), b">" if deep else b"*", self._sid))
         return self._sid, inbox
 
     def unsubscribe(self, sid: int) -> None:
-        """End a subscription. What is still under way for it will be ignored."""
+        """End a subscription. Messages that still arrive for it are ignored."""
         self.send(b"UNSUB %d\r\n" % sid)
 
     def publish(self, subject: str, body: bytes = b"", reply: str = "") -> None:
-        """One message, without waiting."""
+        """Publish one message, without an answer."""
         self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(body), body))
 
     def ask(self, subject: str) -> None:
-        """One request whose answer nobody waits for, and whose refusal does not matter."""
+        """Send a request and ignore its answer, also where permissions forbid it."""
         self._optional.add(subject.rpartition(".")[0])
         self.publish(subject)
 
@@ -166,9 +166,10 @@ class Connection:
         timeout: float | None = None,
         quick: Callable[[bytes], int] | None = None,
     ) -> wire.Scan:
-        """What came for `sid` and others: at least one frame. `linger` waits for a fuller buffer while more comes.
+        """Wait for at least one frame: messages for `sid` as columns, others one by one. `linger` reads on while more
+        comes, for a fuller buffer.
 
-        `quick` sees the bytes first, and says how many of them it has dealt with; then there is nothing more to see.
+        `quick` gets the bytes first and returns how many it has handled. If not 0, the scan is empty.
         """
         limit = timeout or self.options.request_timeout
         try:
@@ -177,7 +178,7 @@ class Connection:
             raise Disconnected(f"{self._at} sent nothing for {limit:g}s, with messages due") from None
 
     def flush(self, keep: Callable[[wire.Scan], None] | None = None) -> None:
-        """Wait until the server has seen all that was sent. `keep` gets the messages that come in between."""
+        """Wait until the server has processed all that was sent. `keep` gets the messages that arrive meanwhile."""
         self.send(b"PING\r\n")
         deadline = time.monotonic() + self.options.request_timeout
         while True:
@@ -191,13 +192,15 @@ class Connection:
                 return
 
     def listen(self) -> wire.Scan:
-        """Whatever comes next, however long that takes, of all subscriptions but our own inbox."""
-        for asked in (False, True):
+        """The next frames of all subscriptions except our own inbox. After requestTimeout a PING checks that the server
+        is there; its PONG counts as a frame.
+        """
+        for pinged in (False, True):
             try:
                 deadline = time.monotonic() + self.options.request_timeout
                 return self._take(deadline, linger=True, sid=OWN, kind="any")
             except TimeoutError:
-                if not asked:  # silence may be a lost connection
+                if not pinged:  # the connection may be lost
                     self.send(b"PING\r\n")
         raise Disconnected(f"{self._at} did not answer a PING")
 
@@ -219,54 +222,55 @@ class Connection:
             try:
                 scan = wire.scan(self._buffer, self._size, sid=sid, kind=kind, vectors=self._vectors and not small)
             except ProtocolError:
-                self.close()  # nobody can read on from here
+                self.close()  # the next frame cannot be found
                 raise
             self._used = scan.used
             if scan.messages is not None and not small:
                 self._vectors = scan.used < wire.LARGE * len(scan.messages)
             for frame in scan.others:
-                self._notice(frame)
+                self._handle(frame)
             if scan.messages is not None or scan.others:
                 return scan
             if self._size == len(self._buffer) and not scan.used:
-                # One frame is larger than the buffer. It is not resized in place: columns may still look at it.
+                # One frame is larger than the buffer. A new buffer is made: columns may still refer to the old one.
                 self._buffer = self._buffer + bytes(len(self._buffer))
 
     def _fill(self, deadline: float, linger: bool) -> None:
-        """Read until there is something new, and with `linger` until the buffer is full or nothing more comes."""
+        """Read at least one byte; with `linger`, until the buffer is full or nothing more comes."""
         if self._used:
             left = self._size - self._used
             self._buffer[:left] = self._buffer[self._used : self._size]
             self._size, self._used = left, 0
         view = memoryview(self._buffer)
-        got = 0
+        received = 0
         try:
             while self._size < len(view):
-                self._socket.settimeout(max(0.001, deadline - time.monotonic()) if not got else LINGER)
-                n = self._socket.recv_into(view[self._size :])
-                if not n:
-                    if got:  # what came before the end counts; the next look finds the end again
+                self._socket.settimeout(max(0.001, deadline - time.monotonic()) if not received else LINGER)
+                count = self._socket.recv_into(view[self._size :])
+                if not count:
+                    if received:  # first the bytes before the end; the next read finds the end again
                         return
                     raise Disconnected(f"{self._at} closed the connection")
-                self._size += n
-                got += n
+                self._size += count
+                received += count
                 if not linger:
                     return
         except TimeoutError:
-            if not got:
+            if not received:
                 raise
         except OSError as error:
-            if not got:
+            if not received:
                 raise Disconnected(f"lost the connection to {self._at}: {reason(error)}") from None
 
-    def _hear_why(self) -> None:
-        """Raise what the server said before it hung up, if it said anything."""
-        deadline = time.monotonic() + 0.1  # it is here already, behind whatever else came
+    def _raise_last_error(self) -> None:
+        """Raise the error that the server sent before it closed the connection; return where it sent none."""
+        deadline = time.monotonic() + 0.1  # it has arrived, perhaps after other frames
         with suppress(TimeoutError):
             while time.monotonic() < deadline:
                 self._take(deadline, linger=False)
 
-    def _notice(self, frame: wire.Frame) -> None:
+    def _handle(self, frame: wire.Frame) -> None:
+        """Answer a PING, keep an INFO, raise an -ERR; leave other frames alone."""
         if frame.kind == b"PING":
             self.send(b"PONG\r\n")
         elif frame.kind == b"INFO":

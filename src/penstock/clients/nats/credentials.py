@@ -1,47 +1,47 @@
-"""Who we say we are to a NATS server. Knows the options and the server's nonce; opens no socket."""
+"""The credentials in CONNECT. Knows the options and the server's nonce; opens no socket."""
 
 import base64
-from typing import Any
+from collections.abc import Mapping
 
 from penstock.clients.nats.options import NatsOptions
 from penstock.errors import OptionError
 
 
-def introduce(options: NatsOptions, nonce: str) -> dict[str, Any]:
-    """The fields of CONNECT that name and prove the user."""
-    said: dict[str, Any] = {}
+def introduce(options: NatsOptions, nonce: str) -> dict[str, str]:
+    """The fields of CONNECT that identify the user, with the nonce signed where that takes a key."""
+    fields: dict[str, str] = {}
     user, password, token = options.reveal("user"), options.reveal("password"), options.reveal("token")
     if user is not None:
-        said["user"] = user
+        fields["user"] = user
     if password is not None:
-        said["pass"] = password
+        fields["pass"] = password
     if token is not None:
-        said["auth_token"] = token
+        fields["auth_token"] = token
     seed, creds = options.reveal("nkey_seed"), options.reveal("credentials")
     giver = options.giver("nkey_seed" if creds is None else "credentials")
     if creds is not None:
-        parts = [p for p in creds.replace("\r", "").split("\n") if p and not p.startswith("-") and "*" not in p]
-        found = [p.strip() for p in parts]
-        jwt = next((p for p in found if p.startswith("ey")), None)
-        seed = next((p for p in found if p.startswith("SU")), None)
+        lines = creds.replace("\r", "").split("\n")
+        contents = [line.strip() for line in lines if not line.startswith("-") and "*" not in line]
+        jwt = next((line for line in contents if line.startswith("ey")), None)
+        seed = next((line for line in contents if line.startswith("SU")), None)
         if jwt is None or seed is None:
             raise OptionError(
                 f"option '{giver}' has no user JWT and seed, as a .creds file does. Make one with nsc generate creds."
             )
-        said["jwt"] = jwt
+        fields["jwt"] = jwt
     if seed is not None:
-        said |= _signed(seed, nonce, giver, with_key="jwt" not in said)
-    return said
+        fields |= _signed(seed, nonce, giver, with_key="jwt" not in fields)
+    return fields
 
 
-def who(said: dict[str, Any]) -> str:
-    """The same in words that may be shown."""
+def who(fields: Mapping[str, object]) -> str:
+    """Whom these fields of CONNECT identify, for an error: no secrets."""
     for key, words in (("jwt", "a user JWT"), ("nkey", "an NKey"), ("auth_token", "a token")):
-        if key in said:
+        if key in fields:
             return words
-    return (
-        f"user '{said['user']}'" if "user" in said else "none given; set user and password, token, or credentialsFile"
-    )
+    if "user" in fields:
+        return f"user '{fields['user']}'"
+    return "none given; set user and password, token, or credentialsFile"
 
 
 def _signed(seed: str, nonce: str, giver: str, *, with_key: bool) -> dict[str, str]:
@@ -52,7 +52,7 @@ def _signed(seed: str, nonce: str, giver: str, *, with_key: bool) -> dict[str, s
     try:
         pair = nkeys.from_seed(seed.encode())
         signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).decode().rstrip("=")
-    except Exception:  # whatever it was, its text may quote the seed
+    except Exception:  # of any class: the text may quote the seed
         raise OptionError(
             f"the NKey seed in option '{giver}' is not valid: it starts with SU and has 58 characters."
         ) from None

@@ -1,4 +1,4 @@
-"""From an address to a socket: TCP, the server's greeting, TLS. Knows no protocol beyond the greeting."""
+"""From an address to a socket: TCP, TLS and the server's first line, INFO. Knows no more of the protocol."""
 
 import socket
 import ssl
@@ -11,7 +11,7 @@ from penstock.errors import ConnectError, Disconnected, OptionError, ProtocolErr
 
 
 class Address(NamedTuple):
-    """A server."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -22,7 +22,7 @@ class Address(NamedTuple):
 
 
 def address(text: str) -> Address:
-    """From nats://host:port; the port may be left out."""
+    """From nats://host:port. Without a scheme there is no TLS; without a port it is 4222."""
     scheme, _, rest = text.rpartition("://")
     host, _, port = rest.rstrip("/").rpartition(":")
     if not host or not port.isdigit():
@@ -31,18 +31,18 @@ def address(text: str) -> Address:
 
 
 def dial(server: Address, options: NatsOptions) -> tuple[socket.socket, dict[str, Any]]:
-    """A socket after the greeting, with TLS where either side asks for it, and what the server said of itself."""
+    """A connected socket, with TLS where the options or the server ask for it, and the INFO that was read from it."""
     raw = socket.create_connection(server[:2], timeout=options.connect_timeout)
     try:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         if options.tls_handshake_first:
             secured = _secure(raw, server, options, {})
-            return secured, _greeting(secured, options.connect_timeout)
-        info = _greeting(raw, options.connect_timeout)
-        # Whoever says how to check a server or to prove himself means TLS, and no password in the clear.
-        insists = options.tls or options.tls_ca or options.tls_cert or server.tls
-        if not insists and not info.get("tls_required"):
+            return secured, _read_info(secured, options.connect_timeout)
+        info = _read_info(raw, options.connect_timeout)
+        # tlsCa or tlsCert implies TLS: no password may go over a plain connection by mistake.
+        wanted = options.tls or options.tls_ca or options.tls_cert or server.tls
+        if not wanted and not info.get("tls_required"):
             return raw, info
         if not (info.get("tls_required") or info.get("tls_available")):
             raise OptionError(f"the options ask for TLS, but {server} has none.")
@@ -52,8 +52,8 @@ def dial(server: Address, options: NatsOptions) -> tuple[socket.socket, dict[str
         raise
 
 
-def _greeting(raw: socket.socket, timeout: float) -> dict[str, Any]:
-    """The server's first line, alone: whatever follows it may be TLS."""
+def _read_info(raw: socket.socket, timeout: float) -> dict[str, Any]:
+    """The server's first line, read byte by byte: what follows may be TLS."""
     line = b""
     deadline = time.monotonic() + timeout
     raw.settimeout(timeout)
@@ -85,7 +85,7 @@ def _secure(raw: socket.socket, server: Address, options: NatsOptions, info: dic
         return context.wrap_socket(raw, server_hostname=server.host)
     except ssl.SSLError as error:
         if not isinstance(error, ssl.SSLCertVerificationError) and "alert" not in str(error).lower():
-            raise  # cut in the middle, as by a server that restarts: another one may do
+            raise  # the connection broke, as when a server restarts: another server may work
         raise ConnectError(
             f"TLS with {server} failed: {reason(error)}. Check tlsCa, tlsCert, and that the name in 'servers' is in "
             "the server's certificate."
@@ -93,7 +93,7 @@ def _secure(raw: socket.socket, server: Address, options: NatsOptions, info: dic
 
 
 def reason(error: BaseException) -> str:
-    """Why, in words."""
+    """The reason of an error, in words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Columns into NATS frames, with no Python statement per row: the mirror of wire.py. Knows no sockets.
+"""Columns into NATS frames, with no Python statement per row: the reverse of wire.py. Knows no sockets.
 
-A frame is joined from its pieces by Arrow, for all rows at once; the data of the resulting column is what goes
-to the socket, as it is.
+Arrow joins the pieces of the frames, for all rows at once. The data buffer of the joined column is what goes to the
+socket.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from penstock.arrow.buffers import Ints, join, lengths, numbers
 from penstock.clients.nats.subjects import problem
 
 _EMPTY = pa.scalar(b"", pa.binary())
-# Characters that no subject has; what matches this is surely legal, and the rest is looked at one by one.
+# What matches is a legal subject. Other subjects are checked one by one.
 _LEGAL = r"^[^.*>\s\x00]+(\.[^.*>\s\x00]+)*$"
 _FIRST_LINE = b"NATS/1.0\r\n"
 
@@ -28,37 +28,37 @@ class Fault(NamedTuple):
 
 
 def frames(subject: pa.Array, reply: pa.Array | None, block: pa.Array | None, value: pa.Array) -> pa.Array:
-    """PUB, or HPUB where there is a column of header lines. All columns are binary, without nulls."""
+    """A PUB frame per row, or HPUB where `block` has header lines. All columns are binary, without nulls."""
     sizes = lengths(value)
-    to: list[pa.Array | bytes] = [b" ", reply] if reply is not None else []
+    reply_to: list[pa.Array | bytes] = [b" ", reply] if reply is not None else []
     if block is None:
-        return join(b"PUB ", subject, *to, b" ", numbers(sizes), b"\r\n", value, b"\r\n")
+        return join(b"PUB ", subject, *reply_to, b" ", numbers(sizes), b"\r\n", value, b"\r\n")
     head = lengths(block) + len(_FIRST_LINE) + 2
-    measures: list[pa.Array | bytes] = [b" ", numbers(head), b" ", numbers(head + sizes), b"\r\n" + _FIRST_LINE]
-    return join(b"HPUB ", subject, *to, *measures, block, b"\r\n", value, b"\r\n")
+    line_end: list[pa.Array | bytes] = [b" ", numbers(head), b" ", numbers(head + sizes), b"\r\n" + _FIRST_LINE]
+    return join(b"HPUB ", subject, *reply_to, *line_end, block, b"\r\n", value, b"\r\n")
 
 
 def size_of(block: pa.Array | None, value: pa.Array) -> Ints:
-    """What the server counts against max_payload."""
+    """The bytes of each row that the server counts against max_payload."""
     sizes = lengths(value)
     return sizes if block is None else sizes + lengths(block) + len(_FIRST_LINE) + 2
 
 
-def _tidy(column: pa.Array) -> pa.Array:
-    """The same lists, with nothing hidden under a null one."""
+def _without_hidden(column: pa.Array) -> pa.Array:
+    """The same lists, with no values under a null one."""
     return column.take(pa.array(np.arange(len(column)))) if column.null_count else column
 
 
 def header_lines(column: pa.Array, without: str = "") -> pa.Array:
-    """The `headers` of each row as the lines of a block: empty where there are none. `without` those whose key
-    matches a regular expression.
+    """The `headers` of each row as header lines; empty where there are none. Headers whose key matches the regular
+    expression `without` are left out.
     """
-    column = _tidy(column)
+    column = _without_hidden(column)
     structs, rows = column.flatten(), np.asarray(pc.list_parent_indices(column))
     keys, values = structs.field(0).cast(pa.binary()), pc.fill_null(structs.field(1).cast(pa.binary()), b"")
     if without and len(keys):
-        left = pc.invert(pc.match_substring_regex(keys, without, ignore_case=True))
-        keys, values, rows = keys.filter(left), values.filter(left), rows[np.asarray(left)]
+        keep = pc.invert(pc.match_substring_regex(keys, without, ignore_case=True))
+        keys, values, rows = keys.filter(keep), values.filter(keep), rows[np.asarray(keep)]
     lines = join(keys, b": ", values, b"\r\n")
     at = np.zeros(len(column) + 1, np.int32)
     np.cumsum(np.bincount(rows, minlength=len(column)), out=at[1:])
@@ -67,7 +67,7 @@ def header_lines(column: pa.Array, without: str = "") -> pa.Array:
 
 def bad_header(column: pa.Array) -> Fault | None:
     """The first row with a header that would break the frame."""
-    column = _tidy(column)
+    column = _without_hidden(column)
     structs = column.flatten()
     if not len(structs):
         return None
@@ -84,7 +84,7 @@ def bad_header(column: pa.Array) -> Fault | None:
 
 
 def bad_body(block: pa.Array | None, value: pa.Array, limit: int) -> Fault | None:
-    """The first row that has no body, or is larger than the server takes: it would cut the connection for that."""
+    """The first row without a value, or larger than `limit`: for such a row the server would close the connection."""
     if value.null_count:
         why = "has no value (null). Write coalesce(value, '') for an empty body"
         return Fault(pc.index(pc.is_null(value), True).as_py(), why)
@@ -96,7 +96,7 @@ def bad_body(block: pa.Array | None, value: pa.Array, limit: int) -> Fault | Non
 
 
 def longest_line(subject: pa.Array) -> Fault:
-    """The row whose control line the server found too long: how long it may be, the server does not say before."""
+    """The row with the longest subject, after the server refused a control line: it does not tell its limit before."""
     sizes = lengths(subject)
     row = int(np.argmax(sizes))
     return Fault(
@@ -107,7 +107,7 @@ def longest_line(subject: pa.Array) -> Fault:
 
 
 def bad_value(name: str, column: pa.Array) -> Fault | None:
-    """The first row whose text in a column cannot be the value of a header."""
+    """The first row whose text in column `name` cannot be the value of a header. A null is no text."""
     inner, outer = r"[^\x00-\x1f\x7f]", r"[^\x00-\x20\x7f]"
     legal = pc.fill_null(pc.match_substring_regex(column, f"^{outer}({inner}*{outer})?$"), True)
     at = pc.index(legal, False).as_py()
@@ -118,7 +118,7 @@ def bad_value(name: str, column: pa.Array) -> Fault | None:
 
 
 def bad_subject(column: pa.Array, missing: Callable[[int], str] = lambda _: "has no subject (null)") -> Fault | None:
-    """The first row whose subject cannot be published to. `missing` says why a row has none."""
+    """The first row with a null or illegal subject. `missing` is the reason for a null in a row."""
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         return Fault(row, missing(row))

@@ -1,8 +1,9 @@
-"""Header blocks of NATS messages: one by one, or all of a column at once. Knows no frames.
+"""Header blocks of NATS messages: one by one, or a whole column at once. Knows no frames.
 
-A block ends with an empty line. A publisher may have left that out, and servers store and deliver what they get. Its
-message costs only itself: what lies behind the last whole line, or in the last two bytes, where the empty line would
-be, is no field. The server takes those two bytes for the end as well: what it adds to a block comes in their place.
+A block ends with an empty line. A publisher may leave it out, and servers store and deliver the block as it is. Then
+only the headers of that message suffer: the text after the last whole line, and the last two bytes, where the empty
+line would be, are no field. The server also takes the last two bytes for the empty line: when it adds fields to a
+block, it overwrites them.
 """
 
 from typing import NamedTuple
@@ -15,30 +16,30 @@ from penstock.arrow.buffers import Bytes, Ints, interleaved, offsets, text
 from penstock.arrow.types import HEADER, HEADERS
 
 _CR, _LF, _SPACE, _TAB, _COLON = 13, 10, 32, 9, 58
-END = 2  # of each block: its empty line
+END = 2  # bytes of the empty line that ends a block
 
 
 def fields(block: bytes) -> tuple[int, str, list[tuple[str, bytes]]]:
-    """Status code (0: none), its text, and the fields of a header block."""
+    """Status code, its text, and the fields of a header block. The code is 0 where there is none."""
     status = block.partition(b"\n")[0].partition(b" ")[2]
     code, _, text = status.strip().partition(b" ")
-    found = []
+    pairs = []
     for line in block[:-END].split(b"\n")[1:-1]:
         key, colon, value = line.removesuffix(b"\r").partition(b":")
         if colon and key:
-            found.append((key.decode(errors="replace"), value.lstrip(b" \t")))
-    return int(code) if code.isdigit() and len(code) == 3 else 0, text.decode(errors="replace"), found
+            pairs.append((key.decode(errors="replace"), value.lstrip(b" \t")))
+    return int(code) if code.isdigit() and len(code) == 3 else 0, text.decode(errors="replace"), pairs
 
 
 class Fields(NamedTuple):
-    """The fields of many header blocks: keys and values on end, and how many each block has."""
+    """The fields of many header blocks: all keys, all values, and how many fields each block has."""
 
     keys: pa.Array
     values: pa.Array
     counts: Ints
 
     def as_column(self) -> pa.Array:
-        """A `headers` column: null where a block has no field."""
+        """A `headers` column; null where a block has no field."""
         at = np.zeros(len(self.counts) + 1, np.int32)
         np.cumsum(self.counts, out=at[1:])
         structs = pa.StructArray.from_arrays([text(self.keys), self.values], fields=list(HEADER))
@@ -59,15 +60,15 @@ def all_fields(blocks: pa.Array) -> Fields:
     block = np.searchsorted(at, newline, side="right") - 1
     colons = np.append(np.flatnonzero(u == _COLON), len(u))
     colon = colons[np.searchsorted(colons, start)]
-    # Not the first line of a block, nor one that began in the block before, nor the last two bytes.
+    # Not the first line of a block, a line that began in the block before, or the last two bytes.
     whole = (start > at[block]) & (newline < at[block + 1] - END)
     keep = np.flatnonzero(whole & (colon > start) & (colon < stop))
     start, stop, colon, block = start[keep], stop[keep], colon[keep], block[keep]
-    value = colon + 1  # behind it is the end of the line at the latest, which is no blank
+    value = colon + 1  # inside of the buffer: the line feed comes later
     value += _blank(u[value])
-    if len(more := np.flatnonzero(_blank(u[value]))):
+    if len(padded := np.flatnonzero(_blank(u[value]))):  # more than one blank before the value
         solid = np.flatnonzero(~_blank(u))
-        value[more] = solid[np.searchsorted(solid, value[more])]
+        value[padded] = solid[np.searchsorted(solid, value[padded])]
     counts = np.bincount(block, minlength=len(blocks)).astype(np.int64)
     keys, values = interleaved(data, start, colon, value, stop)
     return Fields(keys, values, counts)
@@ -79,5 +80,5 @@ def _blank(u: Bytes) -> npt.NDArray[np.bool_]:
 
 
 def headers_column(blocks: pa.Array | None, rows: int) -> pa.Array:
-    """The `headers` column: null for a message without any."""
+    """A `headers` column of so many rows; null for a message without headers. `blocks` is None where none has any."""
     return pa.nulls(rows, HEADERS) if blocks is None else all_fields(blocks).as_column()

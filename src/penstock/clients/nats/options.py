@@ -1,4 +1,4 @@
-"""How to reach a NATS server: shared by Core NATS and JetStream."""
+"""Options for connecting and publishing to NATS. Shared by Core NATS and JetStream."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from penstock.options import ConnectionOptions, Csv, Options, option
 
 
 class NatsOptions(ConnectionOptions):
-    """Addresses, credentials and time limits. Each secret can also be the content of a file."""
+    """Addresses, credentials and time limits. Each secret can be in a file instead."""
 
     servers: Csv = option(
         ("nats://127.0.0.1:4222",),
@@ -79,7 +79,7 @@ LEFT_OUT = (
 
 
 class PublishOptions(Options):
-    """How any row is published to NATS."""
+    """How rows are published to NATS."""
 
     command_headers: bool = option(
         False,

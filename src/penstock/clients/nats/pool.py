@@ -1,6 +1,6 @@
-"""Which NATS connections of a process can stand in for each other."""
+"""NATS connections that a process uses again. Knows which options make two connections interchangeable."""
 
-from typing import Any
+from collections.abc import Hashable
 
 from penstock.clients.nats.client import Connection
 from penstock.clients.nats.options import NatsOptions
@@ -17,6 +17,6 @@ def keep(connection: Connection) -> None:
     pool.keep(key(connection.options), connection)
 
 
-def key(options: NatsOptions) -> Any:
-    """What tells connections apart: whom they reach, as whom."""
+def key(options: NatsOptions) -> Hashable:
+    """Equal for connections to the same servers as the same user."""
     return tuple(getattr(options, name) for name in NatsOptions.model_fields)

@@ -1,4 +1,4 @@
-"""The algebra of NATS subjects and filters: tokens, `*` for one token, `>` for one or more at the end. Pure."""
+"""NATS subjects and filters: tokens, `*` for one token, `>` for one or more at the end. Pure functions on text."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from itertools import combinations
 
 
 def intersect(left: str, right: str) -> str | None:
-    """The filter of exactly the subjects that both match; None where there is none."""
+    """The filter that matches the subjects that both match; None where there are none."""
     a, b = left.split("."), right.split(".")
     both: list[str] = []
     for i in range(max(len(a), len(b))):
@@ -26,12 +26,12 @@ def intersect(left: str, right: str) -> str | None:
 
 
 def overlapping(filters: Iterable[str]) -> tuple[str, str] | None:
-    """The first two filters that share a subject: a message would be read twice."""
+    """The first two filters that match a common subject; None where no two do."""
     return next(((a, b) for a, b in combinations(filters, 2) if intersect(a, b) is not None), None)
 
 
 def problem(subject: str, *, wildcards: bool) -> str | None:
-    """Why this is no legal subject (or filter, with wildcards), or None."""
+    """Why a subject is illegal, or a filter, with `wildcards`; None where it is legal."""
     tokens = subject.split(".")
     if "" in tokens:
         return "has an empty token"
@@ -45,7 +45,7 @@ def problem(subject: str, *, wildcards: bool) -> str | None:
 
 
 def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
-    """The filters, if each is legal and no two overlap; a ValueError that names the first that is not."""
+    """The filters, unchanged. A ValueError where one is illegal or two overlap."""
     for text in filters:
         if why := problem(text, wildcards=True):
             raise ValueError(f"has '{text}', which {why}")
@@ -55,16 +55,18 @@ def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def prefix_filter(prefix: str) -> str | None:
-    """The narrowest filter that every subject starting with `prefix` matches; None where only all subjects do.
+    """The narrowest filter that matches every subject that starts with `prefix`; None where that is all subjects.
 
-    It may match more: 'a.b' also begins 'a.bc', and filters know whole tokens only.
+    It may match more: filters have whole tokens, so that 'a.b' gives 'a.>'.
     """
-    whole = prefix[: prefix.rfind(".") + 1]
-    return whole + ">" if whole and problem(whole + ">", wildcards=True) is None and "*" not in whole else None
+    whole_tokens = prefix[: prefix.rfind(".") + 1]
+    if not whole_tokens or "*" in whole_tokens or problem(whole_tokens + ">", wildcards=True) is not None:
+        return None
+    return whole_tokens + ">"
 
 
 def as_regex(filters: Iterable[str]) -> str:
-    """The regular expression of what any of the filters matches."""
+    """A regular expression that matches the subjects that any of the filters matches."""
     patterns = (
         r"\.".join({"*": "[^.]+", ">": ".+"}.get(token, re.escape(token)) for token in text.split("."))
         for text in filters

@@ -1,11 +1,10 @@
-"""NATS frames, without I/O: one by one, exactly; or all of a buffer at once, into columns.
+"""NATS frames, without I/O: parsed one by one, or a whole buffer at once, into columns. Knows no JetStream.
 
-The columns come from vectors, with no Python statement per message. Every frame start is guessed at
-once (a newline followed by 'MSG ' or 'HMSG '), the sizes are read from the ends of the control lines,
-and the guess counts only if the frames chain: each ends where the next starts. Where they do not
-(a payload that contains a frame, a PING in between) the chain is walked in Python over the same
-guesses. Above `LARGE` bytes a frame the scan for newlines costs more than it saves, and frames are
-found one by one. Knows nothing of JetStream.
+Columns are made by numpy and Arrow, with no Python statement per message. All lines that look like the control line of
+a message (a newline, then 'MSG ' or 'HMSG ') are candidates. The sizes are at the ends of these lines. The candidates
+are right if they form a chain: each frame ends where the next one starts. If they do not (a payload contains a frame,
+or a PING is in between), the frames are walked one by one in Python, with the help of the candidates. For frames above
+`LARGE` bytes the search for newlines costs more than it saves, and all are walked.
 """
 
 import re
@@ -21,14 +20,14 @@ from penstock.clients.answers import an_object, field
 from penstock.errors import ProtocolError
 
 LARGE = 2048
-# No line is longer, not even what a server says of itself and all its cluster; and no size has more digits.
+# The longest line, which is an INFO with all servers of a cluster, and the most digits of a size.
 LINE, DIGITS = 1 << 20, 9
 Kind = Literal["delivery", "direct", "reply", "any"]
 _CR, _LF, _SPACE = 13, 10, 32
 
 
 class Frame(NamedTuple):
-    """One frame. `kind` is MSG, HMSG, PING, PONG, INFO, +OK or -ERR; `payload` of the last three is their text."""
+    """One frame. `kind` is MSG, HMSG, PING, PONG, INFO, +OK or -ERR. The text of the last three is the `payload`."""
 
     kind: bytes
     subject: bytes = b""
@@ -39,7 +38,7 @@ class Frame(NamedTuple):
 
 
 def parse(buffer: bytes | bytearray, at: int, size: int) -> tuple[Frame | None, int]:
-    """The frame at `at` and where the next one starts; None where buffer[:size] does not hold all of it."""
+    """The frame at `at`, and where the next one starts. None and `at` where buffer[:size] ends inside of the frame."""
     stop = _line_end(buffer, at, size)
     if stop < 0:
         return None, at
@@ -48,7 +47,7 @@ def parse(buffer: bytes | bytearray, at: int, size: int) -> tuple[Frame | None, 
         if kind not in (b"PING", b"PONG", b"INFO", b"+OK", b"-ERR"):
             raise ProtocolError(f"the server sent {bytes(buffer[at : min(stop, at + 60)])!r}, which is no NATS frame")
         return Frame(kind, payload=rest), stop + 2
-    subject, sid, reply, split, total = _words(kind, rest)
+    subject, sid, reply, split, total = _parse_control_line(kind, rest)
     body = stop + 2
     if body + total + 2 > size:
         return None, at
@@ -59,17 +58,17 @@ def parse(buffer: bytes | bytearray, at: int, size: int) -> tuple[Frame | None, 
 
 
 def _line_end(buffer: bytes | bytearray, at: int, size: int) -> int:
-    """Where the line at `at` ends; -1 where that is still to come."""
+    """Where the line at `at` ends; -1 where the buffer ends before. A line longer than LINE is a ProtocolError."""
     stop = buffer.find(b"\r\n", at, min(size, at + LINE))
     if stop < 0 and size - at > LINE:
         raise ProtocolError(f"the server sent {bytes(buffer[at : at + 60])!r}..., which is no line of NATS")
     return stop
 
 
-def _words(kind: bytes, rest: bytes) -> tuple[bytes, bytes, bytes, int, int]:
-    """The control line of a message behind its kind: subject, sid, reply subject, size of the headers and of all."""
+def _parse_control_line(kind: bytes, rest: bytes) -> tuple[bytes, bytes, bytes, int, int]:
+    """Subject, sid, reply subject, size of the headers and total size, from the control line after `kind`."""
     numbers = 2 if kind == b"HMSG" else 1
-    words = rest.split()  # servers send two spaces for a reply subject that is empty
+    words = rest.split()  # an empty reply subject leaves two spaces
     names, sizes = words[:-numbers], words[-numbers:]
     if len(names) in (2, 3) and all(word.isdigit() and len(word) <= DIGITS for word in sizes):
         total, split = int(sizes[-1]), int(sizes[0]) if numbers == 2 else 0
@@ -83,30 +82,30 @@ def _no_message(line: bytes) -> ProtocolError:
 
 
 def info(payload: bytes) -> dict[str, Any]:
-    """What a server says of itself; what is used of it is of its kind."""
-    said = an_object(payload, "the server greets with INFO, and")
-    field(said, "max_payload", int, 0)
-    field(said, "nonce", str, "")
-    version = field(said, "version", str, "0.0")
+    """The fields of an INFO. Those that are used have been checked for their types."""
+    fields = an_object(payload, "the server greets with INFO, and")
+    field(fields, "max_payload", int, 0)
+    field(fields, "nonce", str, "")
+    version = field(fields, "version", str, "0.0")
     if not re.match(r"\d+\.\d+", version, re.ASCII):
         raise ProtocolError(f"the server says that its version is {version[:40]!r}.")
-    return said
+    return fields
 
 
 def _frames(buffer: bytes | bytearray, size: int) -> tuple[list[Frame], int]:
-    found: list[Frame] = []
+    frames: list[Frame] = []
     at = 0
     while at < size:
         frame, at = parse(buffer, at, size)
         if frame is None:
             break
-        found.append(frame)
-    return found, at
+        frames.append(frame)
+    return frames, at
 
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of a buffer, one row each: where their parts lie in `lines` (their control lines, joined)."""
+    """The messages of a buffer, one row each. The positions are in `lines`, which are the control lines, joined."""
 
     values: pa.Array
     blocks: pa.Array | None  # header blocks; None where no message has one
@@ -115,7 +114,7 @@ class Messages:
     subject_end: Ints
     sid_end: Ints
     reply_end: Ints  # the same as sid_end where there is no reply subject
-    line_bounds: Ints | None  # where each control line starts and the last one ends; None where some were left out
+    line_bounds: Ints | None  # the edges of the control lines; None where `lines` has more than those of the rows
 
     def __len__(self) -> int:
         return len(self.values)
@@ -123,55 +122,60 @@ class Messages:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a buffer held: the messages that were asked for as columns, everything else frame by frame."""
+    """The frames of a buffer: the messages that were asked for as columns, all others one by one."""
 
     messages: Messages | None
     others: list[Frame]
-    used: int
+    used: int  # bytes of the buffer that these frames fill
 
 
 def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "delivery", vectors: bool = True) -> Scan:
-    """All whole frames of buffer[:size]: messages of subscription `sid` (0: none) as columns, the rest one by one.
+    """All whole frames of buffer[:size]: messages of subscription `sid` that are of `kind` as columns, the others one
+    by one. With sid 0 all are one by one.
 
-    A `delivery` has a reply subject. A `direct` one has headers and no reply subject, which is how DIRECT.GET answers.
-    A `reply` has neither. `any` is every message, but for those of subscription `sid`.
-    `vectors` says how frame starts are found, not what is found.
+    A `delivery` has a reply subject. A `direct` answer, from DIRECT.GET, has headers and no reply subject. A `reply`
+    has neither. `any` takes every message except those of subscription `sid`. `vectors` chooses how frames are found,
+    not which ones.
     """
     if not sid:
         return Scan(None, *_frames(buffer, size))
-    found, others, used = _chain(buffer, size) if vectors else _walk(buffer, size, None)
-    if found is None:
+    edges, others, used = _chain(buffer, size) if vectors else _walk(buffer, size, None)
+    if edges is None:
         return Scan(None, others, used)
-    start, line_end, end = found
+    start, line_end, end = edges
     raw = pa.py_buffer(buffer)
     lines = segments(raw, start, line_end)
     at = offsets(lines)
     text = np.frombuffer(lines.buffers()[2], np.uint8, count=int(at[-1]))
     space = np.flatnonzero(text == _SPACE)
     with_headers = text[at[:-1]] == ord("H")
-    # The spaces of a line: behind the kind, the subject, the sid and, if any, the reply subject and the header size.
-    edges = grid(space, at)
-    if edges is not None and edges.shape[1] > 2:
-        count = np.full(len(edges), min(edges.shape[1], 9), np.int8)
+    # The spaces of a line: after the kind, the subject, the sid and, if any, the reply subject and the header size.
+    spaces = grid(space, at)
+    if spaces is not None and spaces.shape[1] > 2:
+        count = np.full(len(spaces), min(spaces.shape[1], 9), np.int8)
     else:
         first = np.searchsorted(space, at[:-1])
         count = np.minimum(np.diff(first, append=len(space)), 9).astype(np.int8)
-        edges = space[np.minimum(first[:, None] + np.arange(5), len(space) - 1)]
+        spaces = space[np.minimum(first[:, None] + np.arange(5), len(space) - 1)]
     replies = count - with_headers.view(np.int8) - 3  # 0, or 1 where there is a reply subject
     if replies.view(np.uint8).max() > 1:
         row = int(np.argmax((replies < 0) | (replies > 1)))
         raise _no_message(bytes(buffer[start[row] : line_end[row]]))
-    fourth = edges[:, min(3, edges.shape[1] - 1)]
-    replied = (replies == 1) & (fourth - edges[:, 2] > 1)  # it may be there and empty
+    fourth = spaces[:, min(3, spaces.shape[1] - 1)]
+    replied = (replies == 1) & (fourth - spaces[:, 2] > 1)  # an empty reply subject is none
     if kind == "any":
         wanted = replies >= 0
     elif kind == "delivery":
         wanted = replied.copy()
     else:
         wanted = ~replied & (with_headers if kind == "direct" else ~with_headers)
-    # A message that was under way when its subscription ended must not be taken for one of the next.
-    wanted &= _spells(text, edges[:, 2], b" %d" % sid) ^ (kind == "any")
-    whole_lines: Ints | None = at
+    # Messages of a subscription that has ended may still arrive: they are not those of the next one.
+    of_sid = _ends_with(text, spaces[:, 2], b" %d" % sid)
+    if kind == "any":
+        wanted &= ~of_sid
+    else:
+        wanted &= of_sid
+    line_bounds: Ints | None = at
     if not wanted.all():
         for i in np.flatnonzero(~wanted):
             frame, _ = parse(buffer, int(start[i]), size)
@@ -180,14 +184,14 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
         keep = np.flatnonzero(wanted)
         if not len(keep):
             return Scan(None, others, used)
-        line_end, end, edges, with_headers = line_end[keep], end[keep], edges[keep], with_headers[keep]
+        line_end, end, spaces, with_headers = line_end[keep], end[keep], spaces[keep], with_headers[keep]
         count, replied, fourth = count[keep], replied[keep], fourth[keep]
-        whole_lines = None
+        line_bounds = None
     body, blocks = line_end + 2, None
     if with_headers.any():
         split = np.zeros(len(body), np.int64)
         rows = np.flatnonzero(with_headers)
-        size_end = edges[rows, count[rows] - 1]
+        size_end = spaces[rows, count[rows] - 1]
         split[rows] = decimals(text, size_end)
         if (body + split > end).any() or (text[size_end - 1] - 48 > 9).any():
             row = rows[np.argmax((body + split > end)[rows] | (text[size_end - 1] - 48 > 9))]
@@ -196,27 +200,29 @@ def scan(buffer: bytes | bytearray, size: int, *, sid: int = 0, kind: Kind = "de
         blocks = segments(raw, body, body + split)
         body = body + split
     values = segments(raw, body, end)
-    # A line without a reply subject has one piece less; then the reply ends where it would begin.
-    reply_end = np.where(replied, fourth, edges[:, 2])
+    reply_end = np.where(replied, fourth, spaces[:, 2])
     messages = Messages(
-        values, blocks, lines.buffers()[2], edges[:, 0] + 1, edges[:, 1], edges[:, 2], reply_end, whole_lines
+        values, blocks, lines.buffers()[2], spaces[:, 0] + 1, spaces[:, 1], spaces[:, 2], reply_end, line_bounds
     )
     return Scan(messages, others, used)
 
 
-def _spells(u: Bytes, end: Ints, word: bytes) -> npt.NDArray[np.bool_]:
-    """Whether `word` stands before each `end`."""
+def _ends_with(u: Bytes, end: Ints, word: bytes) -> npt.NDArray[np.bool_]:
+    """Whether the bytes before each `end` are `word`."""
     same: npt.NDArray[np.bool_] = u[end - 1] == word[-1]
     for back, letter in enumerate(reversed(word[:-1]), start=2):
         same &= u[end - back] == letter
     return same
 
 
-_Found = tuple[tuple[Ints, Ints, Ints] | None, list[Frame], int]
+# Of each message: where it starts, where its control line ends, and where its body ends.
+_Edges = tuple[Ints, Ints, Ints]
 
 
-def _chain(buffer: bytes | bytearray, size: int) -> _Found:
-    """Start, end of the control line and end of the body of every whole message, found by guessing all at once."""
+def _chain(buffer: bytes | bytearray, size: int) -> tuple[_Edges | None, list[Frame], int]:
+    """The edges of every whole message, all other whole frames, and the bytes that they fill. Candidates are found with
+    numpy; where they are no chain, `_walk` takes over.
+    """
     u = np.frombuffer(buffer, np.uint8, count=size)
     newline = np.flatnonzero(u == _LF)
     if not len(newline):
@@ -225,8 +231,7 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
     start = np.empty(len(newline), np.int64)
     start[0] = 0
     np.add(newline[:-1], 1, out=start[1:])
-    # Line k runs from start[k] to newline[k]; keep those that look like the first line of a message. Looking at
-    # three letters is enough: what only looks like one breaks the chain.
+    # Line k runs from start[k] to newline[k]. Three letters are enough for candidates: wrong ones break the chain.
     first = u[start]
     line = np.flatnonzero((first == ord("M")) | (first == ord("H")))
     line = line[newline[line] - start[line] > 8]
@@ -237,7 +242,7 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
         return _walk(buffer, size, None)
     end = line_end + 2 + decimals(u, line_end)
     if not ((u[line_end - 1] - 48 < 10) & (u[line_end] == _CR)).all():
-        return _walk(buffer, size, None)  # some line has no size, or not the end of a line
+        return _walk(buffer, size, None)  # a line without a size, or without a carriage return
     if start[0] != 0 or not (end[:-1] + 2 == start[1:]).all():
         return _walk(buffer, size, (start, line_end, end))
     whole = len(start) - int(end[-1] + 2 > size)
@@ -245,21 +250,20 @@ def _chain(buffer: bytes | bytearray, size: int) -> _Found:
         return None, [], 0
     used = int(end[whole - 1]) + 2
     if whole == len(start) and newline[-1] >= used:
-        return _walk(buffer, size, (start, line_end, end))  # a frame of another kind behind the last message
-    # The line feed behind a body is there, as the next line starts after it; the last one has no next.
+        return _walk(buffer, size, (start, line_end, end))  # another frame follows the last message
+    # After each body but the last, a line feed was seen: the next candidate starts after it.
     if not (u[end[:whole]] == _CR).all() or u[used - 1] != _LF:
         raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[:60])!r}")
     return (start[:whole], line_end[:whole], end[:whole]), [], used
 
 
-def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints] | None) -> _Found:
-    """The same, frame after frame, using the guesses that turn out right."""
-    known = (
-        dict(zip(guesses[0].tolist(), zip(*(g.tolist() for g in guesses[1:]), strict=True), strict=True))
-        if guesses
-        else {}
-    )
-    found: list[tuple[int, int, int]] = []
+def _walk(buffer: bytes | bytearray, size: int, candidates: _Edges | None) -> tuple[_Edges | None, list[Frame], int]:
+    """The same as `_chain`, frame by frame. Candidates at the start of a frame save parsing its control line."""
+    known: dict[int, tuple[int, int]] = {}
+    if candidates is not None:
+        starts, line_ends, ends = (column.tolist() for column in candidates)
+        known = dict(zip(starts, zip(line_ends, ends, strict=True), strict=True))
+    edges: list[tuple[int, int, int]] = []
     others: list[Frame] = []
     at = 0
     while at < size:
@@ -271,8 +275,8 @@ def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints]
                 break
             word, _, rest = bytes(buffer[at:line_end]).partition(b" ")
             if word not in (b"MSG", b"HMSG"):
-                parse(buffer, at, size)  # raises
-            end = line_end + 2 + _words(word, rest)[-1]
+                parse(buffer, at, size)  # raises the error for such a line
+            end = line_end + 2 + _parse_control_line(word, rest)[-1]
         else:
             frame, after = parse(buffer, at, size)
             if frame is None:
@@ -284,9 +288,9 @@ def _walk(buffer: bytes | bytearray, size: int, guesses: tuple[Ints, Ints, Ints]
             break
         if buffer[end : end + 2] != b"\r\n":
             raise ProtocolError(f"a message does not end where it said it would, near {bytes(buffer[at : at + 100])!r}")
-        found.append((at, line_end, end))
+        edges.append((at, line_end, end))
         at = end + 2
-    if not found:
+    if not edges:
         return None, others, at
-    table = np.array(found, np.int64)
+    table = np.array(edges, np.int64)
     return (table[:, 0], table[:, 1], table[:, 2]), others, at
