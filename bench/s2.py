@@ -12,7 +12,7 @@ import s2_sdk
 
 from jetstream_write import _workers
 from measure import cpu_seconds, median, save
-from penstock.clients.s2 import wire
+from penstock.clients.s2.appends import append_input, encode
 from penstock.clients.s2.calls import SESSION, Calls, path
 from penstock.clients.s2.http import Request
 from penstock.clients.s2.session import Session
@@ -36,8 +36,8 @@ def fill(server: S2Lite, stream: str, rows: int) -> None:
     session = Session(_options(server), stream)
     for low in range(0, rows, 1000):
         count = min(1000, rows - low)
-        data = wire.encode(pa.array([b"%0*d" % (SIZE, i) for i in range(low, low + count)], pa.binary()))
-        session.send(Batch(low + count, count, low, wire.append_input(bytes(data.joined()), None)))
+        data = encode(pa.array([b"%0*d" % (SIZE, i) for i in range(low, low + count)], pa.binary()))
+        session.send(Batch(low + count, count, low, append_input(bytes(data.joined()), None)))
         while session.size > 8 << 20:
             session.receive()
     while session.unacked:

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from credentials import Authority
 
-from penstock.clients.s2 import wire
+from penstock.clients.s2.frames import to_frame
 from penstock.clients.s2.reach import ApiError
 from penstock.clients.s2.session import Session
+from penstock.clients.s2.varints import varint
 from penstock.connectors.s2 import S2Streams
 from penstock.connectors.s2.chain import Batch
 from penstock.connectors.s2.options import S2SinkOptions
@@ -40,8 +41,8 @@ def terminal(status: int, body: bytes) -> bytes:
 
 def ack(first: int, end: int) -> bytes:
     """The frame that says that records are stored."""
-    start, behind = (b"\x08" + wire.varint(number) for number in (first, end))
-    return wire.frame(b"\x0a" + bytes([len(start)]) + start + b"\x12" + bytes([len(behind)]) + behind)
+    start, behind = (b"\x08" + varint(number) for number in (first, end))
+    return to_frame(b"\x0a" + bytes([len(start)]) + start + b"\x12" + bytes([len(behind)]) + behind)
 
 
 def batch(message: bytes) -> Batch:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_jsontext import KINDS, NAMES, PLAIN, shown, some
 
 from penstock.arrow import ddl
-from penstock.clients.s2 import wire
+from penstock.clients.s2.records import Records
 from penstock.connectors.s2.rows import ACTION, KEY, parts
 from penstock.errors import OptionError, ProtocolError
 from penstock.tables import changes
@@ -123,12 +123,12 @@ def test_a_year_that_text_has_no_room_for_is_refused_with_its_row(name: str) -> 
     assert refused.value.row == 2
 
 
-def _records(rows: list[tuple[list[tuple[bytes, bytes]], bytes]]) -> wire.Records:
+def _records(rows: list[tuple[list[tuple[bytes, bytes]], bytes]]) -> Records:
     none = pa.array([n for headers, _ in rows for n, _ in headers], pa.binary())
     value = pa.array([v for headers, _ in rows for _, v in headers], pa.binary())
     row = np.array([i for i, (headers, _) in enumerate(rows) for _ in headers], np.int64)
     at = np.arange(len(rows))
-    return wire.Records(at, at, pa.array([b for _, b in rows], pa.binary()), row, none, value)
+    return Records(at, at, pa.array([b for _, b in rows], pa.binary()), row, none, value)
 
 
 def test_only_records_with_key_and_a_known_action_are_changes() -> None:

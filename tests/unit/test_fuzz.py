@@ -24,8 +24,11 @@ from penstock.clients.jetstream import acks, api, engines
 from penstock.clients.jetstream.calls import Calls
 from penstock.clients.nats import headers, wire
 from penstock.clients.s2 import calls as s2_calls
-from penstock.clients.s2 import wire as s2
+from penstock.clients.s2.appends import append_ack
+from penstock.clients.s2.frames import Deframer, failure, to_frame
 from penstock.clients.s2.http import Connection, Request
+from penstock.clients.s2.records import read_batch
+from penstock.clients.s2.varints import varint
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.connectors.s2.options import S2Options
 from penstock.errors import Disconnected, OptionError, PenstockError, ProtocolError
@@ -75,7 +78,7 @@ def _lie_in_bytes(rng: Rng, data: bytes, other: bytes) -> bytes:
 
 def _lie_in_varint(rng: Rng, data: bytes, other: bytes) -> bytes:
     at = rng.randrange(len(data))
-    return data[:at] + s2.varint(rng.choice((rng.choice(NUMBERS), rng.randrange(1 << 20)))) + data[at + 1 :]
+    return data[:at] + varint(rng.choice((rng.choice(NUMBERS), rng.randrange(1 << 20)))) + data[at + 1 :]
 
 
 def _word(rng: Rng, data: bytes, other: bytes) -> bytes:
@@ -355,26 +358,26 @@ APPEND_ACK = pb.AppendAck(
 ).SerializeToString()
 FAILURE = b"\x01\x9c" + b'{"code":"stream_not_found","message":"no"}'
 SESSIONS = [
-    b"".join(s2.frame(batch) for batch in RECORDS),
-    s2.frame(_batch_of(30, 1), "gzip") + s2.frame(_batch_of(30, 1), "zstd"),
-    s2.frame(RECORDS[1]) + (len(FAILURE) + 1).to_bytes(3, "big") + b"\x80" + FAILURE,
+    b"".join(to_frame(batch) for batch in RECORDS),
+    to_frame(_batch_of(30, 1), "gzip") + to_frame(_batch_of(30, 1), "zstd"),
+    to_frame(RECORDS[1]) + (len(FAILURE) + 1).to_bytes(3, "big") + b"\x80" + FAILURE,
 ]
 
 
 def _read_session(data: bytes, rng: Rng) -> None:
-    frames, at = s2.Deframer(), 0
+    frames, at = Deframer(), 0
     while at < len(data):
         size = rng.choice((1, 5, 1000))
         for frame in frames.feed(data[at : at + size]):
             if frame.terminal:
-                assert isinstance(s2.failure(frame).answer, dict)
+                assert isinstance(failure(frame).answer, dict)
             else:
-                check(s2.read_batch(frame.body).value)
+                check(read_batch(frame.body).value)
         at += size
 
 
 def _read_records(data: bytes, rng: Rng) -> None:
-    found = s2.read_batch(data)
+    found = read_batch(data)
     check(found.value, found.header_name, found.header_value, found.headers())
     assert (found.sequence >= 0).all()
     assert (found.timestamp * 1000 >= 0).all()
@@ -382,7 +385,7 @@ def _read_records(data: bytes, rng: Rng) -> None:
 
 
 def _read_append_ack(data: bytes, rng: Rng) -> None:
-    first, end = s2.append_ack(data)
+    first, end = append_ack(data)
     assert 0 <= first <= end < 2**63
 
 

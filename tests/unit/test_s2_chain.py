@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from s2_sdk._generated.s2.v1 import s2_pb2 as pb
 
-from penstock.clients.s2 import wire
-from penstock.clients.s2.wire import MOST_BYTES, MOST_RECORDS
+from penstock.clients.s2.appends import MOST_BYTES, MOST_RECORDS, Encoded, append_input, encode
 from penstock.connectors.s2 import chain
 from penstock.connectors.s2.chain import Batch, Chain, Stamp
 from penstock.errors import ConnectError, ProtocolError
@@ -44,8 +43,8 @@ class Stream:
         return [self.stamps[at] for at in sorted(self.stamps) if at >= start]
 
 
-def _rows(low: int, high: int, size: int = 0) -> wire.Encoded:
-    return wire.encode(pa.array([b"%d" % i + b"x" * size for i in range(low, high)], pa.binary()))
+def _rows(low: int, high: int, size: int = 0) -> Encoded:
+    return encode(pa.array([b"%d" % i + b"x" * size for i in range(low, high)], pa.binary()))
 
 
 class Attempt:
@@ -89,7 +88,7 @@ class Attempt:
 def test_many_attempts_leave_every_row_once_and_in_order(seed: int, total: int, twins: int) -> None:
     chance = random.Random(seed)
     stream = Stream()
-    stream.append(wire.append_input(bytes(_rows(0, chance.randint(0, 3)).joined()) or b"", None))
+    stream.append(append_input(bytes(_rows(0, chance.randint(0, 3)).joined()) or b"", None))
     others = len(stream.bodies)
     attempts: list[Attempt] = []
     for _ in range(2000):
@@ -103,7 +102,7 @@ def test_many_attempts_leave_every_row_once_and_in_order(seed: int, total: int, 
             if chance.random() < 0.05:
                 attempts.remove(attempt)  # it dies, with what is on its way
         if chance.random() < 0.05:
-            stream.append(wire.append_input(bytes(wire.encode(pa.array([b"other"])).joined()), None))
+            stream.append(append_input(bytes(encode(pa.array([b"other"])).joined()), None))
             others += 1
     else:
         last = Attempt(stream, total, 1000)
@@ -117,7 +116,7 @@ def test_many_attempts_leave_every_row_once_and_in_order(seed: int, total: int, 
     assert len(stream.bodies) == total + others
 
 
-def _write(stream: Stream, rows: wire.Encoded, origin: Origin = ME) -> Chain:
+def _write(stream: Stream, rows: Encoded, origin: Origin = ME) -> Chain:
     made = Chain(origin, len(stream.bodies))
     made.adopt(chain.mine(stream.since(0), origin), len(stream.bodies))
     made.add(rows)

@@ -37,7 +37,7 @@ class UnfitError(ValueError):
         super().__init__(str(why))
 
     @property
-    def described(self) -> str:
+    def shown(self) -> str:
         """The value in an error text, such as: the number 1."""
         if isinstance(self.value, list | dict):
             return "an array" if isinstance(self.value, list) else "an object"

@@ -139,7 +139,7 @@ def decode(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> dic
             ) from None
         raise OptionError(
             f"column '{error.column}' is {ddl.sql(schema.field(error.column).type)} in the schema of this read, but "
-            f"{record} has {error.described} there ({error}), in its {what}. Give the column the type that was written, "
+            f"{record} has {error.shown} there ({error}), in its {what}. Give the column the type that was written, "
             "in .schema(...) or in the option 'columns'."
         ) from None
     take = pa.array(np.where(full, np.cumsum(full) - 1, 0), mask=~full)

@@ -1,1 +1,1 @@
-"""S2's API: HTTP, frames of records, its calls, and batches on their way."""
+"""S2's API: HTTP, frames, records, calls and append sessions."""

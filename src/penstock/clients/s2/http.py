@@ -1,5 +1,5 @@
-"""HTTP/1.1 on a socket, for what a library would make slow: requests sent in one go and answered in turn, answers read
-while they come, and a request that is written while its answer is read. Knows no S2.
+"""HTTP/1.1 on a socket, for three things that libraries do slowly or not at all: pipelined requests, answers that are
+read while they arrive, and a request that is written while its answer is read. Knows no S2.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ from urllib.parse import urlsplit
 
 from penstock.errors import ConnectError, Disconnected, OptionError
 
-# So many requests are on their way at most: their answers must find room in the sockets' buffers.
+# The most requests without an answer: their answers must fit into the buffers of the sockets.
 PIPELINE = 64
 LARGE = 4 << 20
-# Acknowledge at once; the system forgets it again by itself. Linux only.
+# Acknowledge at once. The system resets it by itself, so that it is set before each read. Linux only.
 _QUICK: int | None = getattr(socket, "TCP_QUICKACK", None)
-# More than that no server of ours says: bytes of a head or a line, of a chunk or a whole answer, and words in between.
+# Limits of what is read: bytes of a head or a line, of a chunk or a whole answer, and interim answers or trailers.
 HEAD, WHOLE, WORDS = 1 << 16, 64 << 20, 100
 
 
 class Request(NamedTuple):
-    """What is asked, below the address of the server."""
+    """A request; `path` follows the address of the server."""
 
     method: str
     path: str
@@ -33,14 +33,14 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What was answered."""
+    """An answer; `body` is empty where it is read in pieces."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        """The body as JSON; empty where it is none."""
+        """The body as a JSON object; empty where it is none."""
         try:
             answer = json.loads(self.body or b"{}")
         except (ValueError, RecursionError):
@@ -49,7 +49,7 @@ class Response(NamedTuple):
 
 
 class Connection:
-    """One connection to one server. Used by one thread; an answer must be read before the next request."""
+    """A connection to one server, used by one thread. Answers are read in the order of the requests."""
 
     def __init__(self, base: str, headers: Mapping[str, str], connect: float, wait: float, ca: Path | None = None):
         parts = urlsplit(base)
@@ -57,8 +57,8 @@ class Connection:
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.wait, self.used, self.closed = wait, False, False
         self.closed_by_peer = False
-        self._lost: Disconnected | None = None  # why there is nothing more to be read than what was received
-        self._due = 0  # answers that were asked for and not read to their end
+        self._lost: Disconnected | None = None  # why nothing more can be read than what is in the buffer
+        self._due = 0  # answers that have not been read to their end
         self._common = "".join(f"{name}: {value}\r\n" for name, value in {"host": parts.netloc, **headers}.items())
         self._buffer = bytearray()
         try:
@@ -72,7 +72,7 @@ class Connection:
     def _dial(self, timeout: float, tls: bool, ca: Path | None) -> socket.socket:
         raw = socket.create_connection((self.host, self.port), timeout=timeout)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _large_buffers():  # room for what comes while rows are handed over; a smaller one is grown by the system
+        if _large_buffers():  # for what arrives while rows are handed over; smaller buffers grow by themselves
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGE)
         if not tls:
             return raw
@@ -88,8 +88,8 @@ class Connection:
             ) from None
 
     def ask(self, requests: Sequence[Request]) -> list[Response]:
-        """The answers, in turn; requests travel together. Fewer where the connection ended after some of them, as
-        proxies end one after so many: the rest was not answered, and may be asked for over another connection.
+        """The answers to pipelined requests, in order. They are fewer where the connection ended after some of them, as
+        proxies close it after so many requests: the others can be sent again over another connection.
         """
         self.used = True
         answers: list[Response] = []
@@ -108,41 +108,41 @@ class Connection:
         return answers
 
     def stream(self, request: Request) -> tuple[Response, Iterator[bytes]]:
-        """The head of an answer, and its body as it comes where all went well. It must be read to its end, or the
-        connection closed.
+        """Send a request: the head of its answer, and the body in pieces where the status is 200. Read it to its end,
+        or close the connection.
         """
         self.post(request)
         return self.answer()
 
     def post(self, request: Request) -> None:
-        """Send a request whose answer is taken later, by `response`."""
+        """Send a request. `response` reads its answer later."""
         self._due += 1
         self.send(self._text(request))
 
     def open(self, request: Request) -> None:
-        """Begin a request whose body follows in pieces, by `piece`, and ends with `end`."""
+        """Start a request. `piece` sends its body in pieces, `end` ends it, and `answer` reads its answer."""
         self._due += 1
         self.send(self._text(request._replace(headers={**request.headers, "transfer-encoding": "chunked"})))
 
     def piece(self, *parts: bytes | memoryview) -> None:
-        """Some of the body of the request that is open."""
+        """Send a piece of the body of the open request."""
         size = sum(map(len, parts))
         self.send(b"".join((b"%x\r\n" % size, *parts, b"\r\n")))
 
     def end(self) -> None:
-        """The body of the request is complete."""
+        """End the body of the open request."""
         self.send(b"0\r\n\r\n")
 
     def answer(self) -> tuple[Response, Iterator[bytes]]:
-        """The answer to the request that was opened."""
+        """The head of the next answer, and its body in pieces where the status is 200."""
         status, headers = self._head()
         if status != 200:
             return Response(status, headers, self._whole(status, headers)), iter(())
         return Response(status, headers, b""), self._body(status, headers)
 
     def alive(self) -> bool:
-        """Whether it can take another request: nothing is left unread, and the server has kept it open, as far as can
-        be seen from here.
+        """Whether it can take another request: all answers were read, and the server has not closed it, as far as this
+        side knows.
         """
         if self.closed or self._buffer or self._due:
             return False
@@ -153,22 +153,22 @@ class Connection:
             return True
         except OSError:
             pass
-        return False  # it was closed, or says something that nobody asked for
+        return False  # closed, or bytes that nobody asked for
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.closed = True
         self._socket.close()
 
     def heard(self) -> bool:
-        """Whether there is something to read, an answer that has begun or the end of the connection. Does not wait."""
+        """Whether there is something to read: an answer, or the end of the connection. Does not wait."""
         try:
             return bool(self._buffer) or self._lost is not None or self._listen() is not None
         except OSError as error:
             raise self._broken(error) from None
 
     def send(self, data: bytes) -> None:
-        """Put bytes on the wire. Where that fails, what the server said before it hung up can still be read."""
+        """Send bytes. Where that fails, what the server sent before it closed the connection can still be read."""
         why: OSError | str
         try:
             self._socket.settimeout(self.wait)
@@ -178,7 +178,7 @@ class Connection:
             why = f"it took no more bytes for {self.wait:g}s"
         except OSError as error:
             why = error
-        # The system keeps what came before a reset until the socket is closed.
+        # The system keeps what arrived before a reset until the socket is closed.
         with contextlib.suppress(OSError):
             while len(self._buffer) < WHOLE and self._listen():
                 pass
@@ -192,7 +192,7 @@ class Connection:
         return head.encode() + request.body
 
     def response(self) -> Response:
-        """The answer to the oldest request that has none yet."""
+        """The answer to the oldest request without one."""
         status, headers = self._head()
         return Response(status, headers, self._whole(status, headers))
 
@@ -203,7 +203,7 @@ class Connection:
             if match is None:
                 raise self._broken(f"it does not speak HTTP/1.1, but {first[:40]!r}")
             status = int(match[1])
-            if status >= 200:  # below, it is only a word in between
+            if status >= 200:  # below, it is an interim answer
                 parts = (line.partition(":") for line in lines)
                 return status, {name.lower(): value.strip() for name, _, value in parts}
         raise self._broken(f"it sent {WORDS} words in between, the last one {first[:40]!r}, and no answer")
@@ -252,13 +252,13 @@ class Connection:
         raise self._broken(f"it sent {WORDS} headers behind its answer")
 
     def _number(self, text: str, base: int) -> int:
-        """A length: digits and nothing else, which `int` alone does not ask for."""
+        """A length: digits only. `int` would take signs, spaces and underscores."""
         if not re.fullmatch(r"\d{1,15}" if base == 10 else r"[0-9a-fA-F]{1,12}[ \t]*", text, re.ASCII):
             raise self._broken(f"it does not speak HTTP/1.1: a length is no number, but {text[:40]!r}")
         return int(text, base)
 
     def _until(self, end: bytes) -> bytes:
-        """What comes before the end of a line or a head."""
+        """Read up to `end`, which ends a line or a head."""
         while (at := self._buffer.find(end, 0, HEAD)) < 0:
             if len(self._buffer) >= HEAD:
                 raise self._broken(f"it does not speak HTTP, but {bytes(self._buffer[:40])!r}")
@@ -266,7 +266,7 @@ class Connection:
         return bytes(self._take(at + len(end))[:at])
 
     def _rest(self) -> Iterator[bytes]:
-        """What comes until the connection ends."""
+        """The bytes until the server closes the connection."""
         try:
             while True:
                 yield bytes(self._take(len(self._buffer)))
@@ -281,7 +281,7 @@ class Connection:
         return taken
 
     def _listen(self) -> bytes | None:
-        """What has come, without waiting: None where nothing has, and no bytes where nothing more will."""
+        """What has arrived, without waiting: None where nothing has, and b"" at the end of the connection."""
         try:
             self._socket.settimeout(0)
             data = self._socket.recv(1 << 16)
@@ -296,7 +296,7 @@ class Connection:
             raise self._lost
         try:
             self._socket.settimeout(self.wait)
-            if _QUICK is not None:  # servers hold back the end of an answer until the rest of it is acknowledged
+            if _QUICK is not None:  # servers delay the end of an answer until the rest is acknowledged
                 self._socket.setsockopt(socket.IPPROTO_TCP, _QUICK, 1)
             data = self._socket.recv(max(1 << 16, min(wanted, 4 << 20)))
         except OSError as error:
@@ -317,7 +317,7 @@ class Connection:
 
 
 def _large_buffers() -> bool:
-    """Whether the system gives a socket as much as we would like."""
+    """Whether the system allows a receive buffer of LARGE bytes."""
     try:
         return int(Path("/proc/sys/net/core/rmem_max").read_text()) >= LARGE
     except (OSError, ValueError):

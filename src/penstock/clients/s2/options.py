@@ -1,4 +1,4 @@
-"""How to reach an S2 basin."""
+"""Options for connecting to an S2 basin."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ CLOUD_BASIN, CLOUD_ACCOUNT = "https://{basin}.b.s2.dev", "https://a.s2.dev"
 
 
 class S2Options(CountedRetryOptions):
-    """How to reach a basin."""
+    """Addresses, secrets and time limits."""
 
     basin: str = option(
         doc="Name of the basin, which is what S2 calls a group of streams: the streams to read or write are in it.",
@@ -49,8 +49,8 @@ class S2Options(CountedRetryOptions):
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{6,46}[a-z0-9]", self.basin):
             raise ValueError(f"'{self.basin}' is no name of a basin: 8 to 48 of a-z, 0-9 and '-', no '-' at either end")
         for name in ("endpoint", "account_endpoint", "basin_endpoint"):
-            given = getattr(self, name)
-            if given is not None and not re.fullmatch(r"https?://[^/\s@]+(/v1)?/?", given):
+            endpoint = getattr(self, name)
+            if endpoint is not None and not re.fullmatch(r"https?://[^/\s@]+(/v1)?/?", endpoint):
                 raise ValueError(f"{alias(name)} must be an address such as http://127.0.0.1:8080 or https://host")
         for name, secret in (("access_token", self.access_token), ("encryption_key", self.encryption_key)):
             if secret is not None and (why := _unfit(name, secret.get_secret_value())):
@@ -58,7 +58,7 @@ class S2Options(CountedRetryOptions):
         return self
 
     def secret(self, name: str) -> str | None:
-        """The access token or the encryption key, also from its file, as a header can carry it."""
+        """The access token or the encryption key, also from its file. An OptionError where it cannot be a header."""
         value = self.reveal(name)
         why = None if value is None else _unfit(name, value)
         if why:
@@ -71,14 +71,14 @@ class S2Options(CountedRetryOptions):
         return text.rstrip("/").removesuffix("/v1")
 
     def places(self) -> str:
-        """The options that make that address, as a sentence names them."""
+        """The options that make up that address, for an error."""
         if self.endpoint is not None:
             return "the option 'endpoint'"
         return "the options 'basin' and 'basinEndpoint'" if "{basin}" in self.basin_endpoint else "'basinEndpoint'"
 
     def account(self) -> str | None:
-        """The address of the account's API; None where the user has a basin elsewhere and named no account: what
-        opens that basin is not for S2's cloud to see.
+        """The address of the account's API. None where the basin is at another address and no account is set: the token
+        for that basin must not be sent to S2's cloud.
         """
         elsewhere = {"basin_endpoint", "account_endpoint"} & self.model_fields_set == {"basin_endpoint"}
         if self.endpoint is None and elsewhere:
@@ -86,12 +86,12 @@ class S2Options(CountedRetryOptions):
         return (self.endpoint or self.account_endpoint).rstrip("/").removesuffix("/v1")
 
     def names_basin(self) -> bool:
-        """Whether the address does not say which basin is meant, so that each request must."""
+        """Whether each request must name the basin, as the address does not."""
         return self.endpoint is not None or "{basin}" not in self.basin_endpoint
 
 
 def _unfit(name: str, value: str) -> str | None:
-    """Why a secret can be no header, without the secret."""
+    """Why a secret cannot be a header, without the secret; None where it can."""
     if name == "access_token":
         fits = re.fullmatch(r"[!-~]+", value)
         return None if fits else f"{shown(S2Options, name)} must be plain ASCII without spaces or line breaks"

@@ -1,5 +1,5 @@
-"""Connections to S2 as who the user's options say, and what it means when S2 refuses. Knows addresses, secrets and
-errors; no streams.
+"""Connections to S2 with the user's options, and the errors for S2's refusals. Knows addresses, secrets and errors; no
+streams.
 """
 
 from contextlib import closing
@@ -11,12 +11,12 @@ from penstock.clients.s2.options import S2Options
 from penstock.errors import ConnectError, Disconnected, PenstockError
 from penstock.kit import process_cache as pool
 
-# Answers after which the same request may do: the server is busy, or was just changing over.
+# Statuses after which the same request may succeed: the server is busy or restarting.
 BUSY = (408, 429, 500, 502, 503, 504)
 
 
 class ApiError(PenstockError):
-    """S2 refuses."""
+    """S2 refused a request; `code` is its own."""
 
     def __init__(self, status: int, answer: dict[str, Any]):
         self.status, self.answer = status, answer
@@ -25,12 +25,12 @@ class ApiError(PenstockError):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the stream is not there, or on its way out."""
+        """Whether the stream does not exist or is being deleted."""
         return self.code in ("stream_not_found", "stream_deletion_pending")
 
 
 def refused(status: int, answer: dict[str, Any]) -> PenstockError:
-    """The error for an answer that is none."""
+    """The error for a refusal. One after which the same request may succeed is a Disconnected."""
     error = ApiError(status, answer)
     if status in BUSY or error.code == "transaction_conflict":
         return Disconnected(f"S2 is busy: {error}")
@@ -47,14 +47,14 @@ def refused(status: int, answer: dict[str, Any]) -> PenstockError:
 
 
 def checked(response: Response) -> Response:
-    """An answer that is one; otherwise the error."""
+    """The response, where its status is a success; otherwise raises its error."""
     if 200 <= response.status < 300:
         return response
     raise refused(response.status, response.json())
 
 
 def connect(options: S2Options) -> Connection:
-    """A connection to the basin, as this user."""
+    """A connection to the basin with the user's secrets, from the pool or new."""
     headers = _headers(options)
     if options.names_basin():
         headers["s2-basin"] = options.basin
@@ -71,7 +71,7 @@ def connect(options: S2Options) -> Connection:
 
 
 def keep(options: S2Options, connection: Connection) -> None:
-    """Give a connection back after use, unless there is no more use for it."""
+    """Give a connection back to the pool after use; close it where it cannot be used again."""
     if connection.alive():
         pool.keep(_key(options), connection)
     else:
@@ -79,7 +79,7 @@ def keep(options: S2Options, connection: Connection) -> None:
 
 
 def _key(options: S2Options) -> tuple[Any, ...]:
-    # Secrets by what they are now: a file may hold another one later.
+    # The current secrets are in the key: a file may hold another one later.
     secrets = hash((options.reveal("access_token"), options.reveal("encryption_key")))
     return ("s2", secrets, *(getattr(options, name) for name in S2Options.model_fields))
 
@@ -90,8 +90,8 @@ def _headers(options: S2Options) -> dict[str, str]:
 
 
 def basins(options: S2Options, account: str) -> list[str]:
-    """The basins of the account, as far as it tells: a token may well not allow to list them. It is not told the key of
-    the streams.
+    """The names of the account's basins; none where that fails: a token may not allow listing. The encryption key is
+    not sent.
     """
     try:
         connection = Connection(

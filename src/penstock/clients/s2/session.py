@@ -1,33 +1,34 @@
-"""One stream that is being appended to: batches on their way, and the answers to them. Knows requests and answers;
-nothing of what the batches mean.
+"""An append session on one stream: batches that were sent, and S2's answers to them. Knows requests and answers;
+nothing of what is in the batches.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 
-from penstock.clients.s2 import wire
+from penstock.clients.s2.appends import Batch, append_ack
 from penstock.clients.s2.calls import PROTO, SESSION, path
+from penstock.clients.s2.frames import Deframer, failure, to_frame
 from penstock.clients.s2.http import Connection, Request
 from penstock.clients.s2.options import S2Options
 from penstock.clients.s2.reach import connect, keep, refused
-from penstock.clients.s2.wire import Batch
 from penstock.errors import Disconnected, PenstockError, ProtocolError
 
 
 class Session:
-    """Appends in order, with answers in order. The first that fails ends it, and none behind it is stored.
+    """Appends batches in order; answers come in the same order. The first failure ends it, and no later batch is
+    stored.
 
-    Batches overlap in one long request, unless that is not to be `shared`: then each has one of its own.
+    When `shared`, all batches go through one long request. Otherwise each batch is a request of its own.
     """
 
     def __init__(self, options: S2Options, stream: str, *, shared: bool = True):
         self.options, self.stream, self.shared = options, stream, shared
         self.unacked: deque[Batch] = deque()
-        self.size = 0  # of what is on its way
+        self.size = 0  # bytes of the batches without an answer
         self._connection: Connection | None = None
         self._answers: Iterator[bytes] | None = None
-        self._frames = wire.Deframer()
+        self._frames = Deframer()
         self._acks: deque[tuple[int, int]] = deque()
         self._failure: PenstockError | None = None
 
@@ -37,39 +38,39 @@ class Session:
         return self._connection is not None
 
     def send(self, batch: Batch) -> None:
-        """Put a batch on its way. Raises what S2 has refused meanwhile, also where that shows only in that it takes no
-        more bytes.
+        """Send a batch, without waiting for its answer. Raises the refusal of an earlier batch if it has arrived, also
+        where S2 has stopped reading because of it.
         """
         if self._connection is None or (self._connection.closed and not self.shared):
             self._connection = connect(self.options)
             if self.shared:
                 self._connection.open(Request("POST", path(self.stream), SESSION))
         elif self.shared:
-            self._hear(self._connection)
+            self._take_answers(self._connection)
         self.unacked.append(batch)
         self.size += len(batch.message)
-        with suppress(Disconnected):  # it is raised below, behind what was answered before
+        with suppress(Disconnected):  # raised below, after the answers that came before it
             if self.shared:
-                self._connection.piece(wire.frame(batch.message, self.options.compression))
+                self._connection.piece(to_frame(batch.message, self.options.compression))
             else:
                 self._connection.post(Request("POST", path(self.stream), PROTO, batch.message))
             return
         if self.shared:
-            self._hear(self._connection)
+            self._take_answers(self._connection)
         else:
-            self._wait()
+            self._take_answer()
 
     @property
     def answered(self) -> bool:
-        """Whether `receive` has an answer at hand."""
+        """Whether `receive` returns at once."""
         return bool(self._acks)
 
     def receive(self) -> Batch:
-        """Wait for the next answer: the batch that it is for. Raises what S2 refuses."""
+        """Wait for the next answer: its batch, with the position where it was stored. Raises what S2 refuses."""
         while not self._acks:
             if self._failure is not None:
                 raise self._failure
-            self._wait()
+            self._take_answer()
         first, end = self._acks.popleft()
         batch = self.unacked.popleft()
         self.size -= len(batch.message)
@@ -78,7 +79,7 @@ class Session:
         return batch._replace(at=first)
 
     def close(self) -> None:
-        """End the session, all answers being there, and give the connection back."""
+        """End the session after all answers were received, and give the connection back."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -92,25 +93,26 @@ class Session:
             connection.close()
 
     def drop(self) -> None:
-        """Throw the connection away, with whatever is on its way."""
+        """Close the connection, without waiting for answers."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _hear(self, connection: Connection) -> None:
-        """Take the answers that are there already."""
+    def _take_answers(self, connection: Connection) -> None:
+        """Take the answers that have arrived. Raises the failure, if one is among them."""
         while self._failure is None and connection.heard():
-            self._wait()
+            self._take_answer()
         if self._failure is not None:
             raise self._failure
 
-    def _wait(self) -> None:
+    def _take_answer(self) -> None:
+        """Wait for answers: one, or those in the next piece of a shared request."""
         assert self._connection is not None
         if not self.shared:
             response = self._connection.response()
             if response.status != 200:
                 raise refused(response.status, response.json())
-            self._acks.append(wire.append_ack(response.body))
+            self._acks.append(append_ack(response.body))
             return
         if self._answers is None:
             response, self._answers = self._connection.answer()
@@ -120,8 +122,8 @@ class Session:
         if piece is None:
             raise Disconnected(f"{self._connection} ended the session")
         for frame in self._frames.feed(piece):
-            if frame.terminal:  # the answers before it count
-                failure = wire.failure(frame)
-                self._failure = refused(failure.status, failure.answer)
+            if frame.terminal:  # `receive` raises it after the answers before it
+                reason = failure(frame)
+                self._failure = refused(reason.status, reason.answer)
                 return
-            self._acks.append(wire.append_ack(frame.body))
+            self._acks.append(append_ack(frame.body))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.clients.s2.wire import MOST_BYTES, MOST_RECORDS, Batch, Encoded, append_input, with_header
+from penstock.clients.s2.appends import MOST_BYTES, MOST_RECORDS, Batch, Encoded, append_input, with_header
 from penstock.kit.contract import Origin
 
 HEADER = b"@penstock"

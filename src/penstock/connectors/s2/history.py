@@ -3,7 +3,7 @@
 import pyarrow.compute as pc
 
 from penstock.clients.s2.calls import Calls, Last
-from penstock.clients.s2.wire import Records
+from penstock.clients.s2.records import Records
 from penstock.connectors.s2 import chain
 from penstock.connectors.s2.chain import Stamp
 from penstock.connectors.s2.options import S2SinkOptions

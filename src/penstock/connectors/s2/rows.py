@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow.buffers import Ints
-from penstock.clients.s2 import wire
-from penstock.clients.s2.wire import MOST_BYTES, Encoded, Records
+from penstock.clients.s2.appends import MOST_BYTES, Encoded, encode, encode_headers
+from penstock.clients.s2.records import Records
 from penstock.connectors.s2.chain import ROOM
 from penstock.connectors.s2.options import S2SinkOptions
 from penstock.errors import OptionError, nearest
@@ -110,8 +110,8 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
     _check_names(origin, number, streams)
     if options.writer_headers:
         row, header, content = _signed(origin, len(value), row, header, content)
-    headers = wire.encode_headers(len(value), row, header, content) if len(row) else None
-    made = wire.encode(value, headers, moment)
+    headers = encode_headers(len(value), row, header, content) if len(row) else None
+    made = encode(value, headers, moment)
     most = MOST_BYTES - ROOM
     if len(made) and made.metered.max() > most:
         at = int(np.argmax(made.metered > most))

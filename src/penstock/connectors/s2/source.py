@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrow.types import TIMESTAMP
+from penstock.clients.s2.appends import MOST_RECORDS
 from penstock.clients.s2.calls import Calls, gaps
 from penstock.clients.s2.http import PIPELINE
 from penstock.clients.s2.reach import ApiError
-from penstock.clients.s2.wire import MOST_RECORDS, Records
+from penstock.clients.s2.records import Records
 from penstock.connectors.s2 import chain, sizes
 from penstock.connectors.s2.options import S2SourceOptions
 from penstock.errors import ConnectError, Disconnected

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.arrow.json import names
 from penstock.arrow.types import TIMESTAMP
-from penstock.clients.s2.wire import Records
+from penstock.clients.s2.records import Records
 from penstock.connectors.s2.options import S2SourceOptions
 from penstock.connectors.s2.rows import parts
 from penstock.connectors.s2.source import S2Source
