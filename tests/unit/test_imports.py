@@ -94,7 +94,7 @@ def within(name: str, package: str) -> bool:
 def test_the_sources_were_found() -> None:
     assert {f"penstock.{name}" for name in MAY_IMPORT} <= IMPORTS.keys()
     assert "pyarrow" in IMPORTS["penstock.kit.rows"]
-    assert "penstock.clients.nats.wire" in IMPORTS["penstock.clients.jetstream.api"]
+    assert "penstock.clients.nats.wire" in IMPORTS["penstock.clients.jetstream.columns"]
     assert "nkeys" in IMPORTS["penstock.clients.nats.credentials"], "inside a function"
     assert "nkeys" not in set(imports_of(FILES["penstock.clients.nats.credentials"], at_once=True))
     assert "pyspark_penstock_jetstream" in SHIMS
@@ -188,6 +188,7 @@ def test_only_these_files_touch_sockets() -> None:
         "clients.nats.options",
         "clients.jetstream.acks",
         "clients.jetstream.api",
+        "clients.jetstream.columns",
         "clients.s2.appends",
         "clients.s2.frames",
         "clients.s2.records",

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.arrow.types import TIMESTAMP
 from penstock.clients.jetstream import api
-from penstock.clients.jetstream.api import StreamInfo, ack_columns, direct_columns, micros
+from penstock.clients.jetstream.api import StreamInfo, micros
+from penstock.clients.jetstream.columns import ack_columns, direct_columns
 from penstock.clients.jetstream.engines import direct_rows
 from penstock.clients.nats.headers import headers_column
 from penstock.clients.nats.wire import Messages, scan
@@ -192,7 +193,7 @@ def test_the_status_behind_the_last_message_is_no_message(before: int) -> None:
     assert (mirror, end) == ("", status)
     assert (0 if rows is None else len(rows.sequence)) == before
     if before:
-        assert direct_rows(direct(*blocks), "ORDERS").end is None
+        assert direct_rows(direct(*blocks), "ORDERS").status_block is None
 
 
 def test_another_stream_that_answered_is_named() -> None:

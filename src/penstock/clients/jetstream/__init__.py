@@ -1,1 +1,1 @@
-"""JetStream's API, on a NATS connection: its calls, and reading and publishing many messages."""
+"""JetStream on a NATS connection: calls of its API, reading ranges, publishing rows. Knows no Spark."""

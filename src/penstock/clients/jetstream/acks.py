@@ -1,4 +1,4 @@
-"""What the server answers to a publish, for many at once. Pure."""
+"""The server's answers to publishes, read many at once. Knows no sockets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from penstock.errors import ProtocolError
 
 
 class Refusal(NamedTuple):
-    """A row that the server did not take: its err_code, 503 where nobody listens on the subject."""
+    """A row that the server refused. `code` is its err_code; 503 where no stream has the subject."""
 
     row: int
     code: int
@@ -23,17 +23,16 @@ class Refusal(NamedTuple):
 
 @dataclass
 class Acks:
-    """Rows that are stored, where, and those that are not."""
+    """The rows that are stored, and those that were refused."""
 
     rows: Ints
-    spans: dict[str, tuple[int, int]] = attribute(default_factory=dict)
-    known: list[tuple[int, str, int]] = attribute(
-        default_factory=list
-    )  # row, stream and sequence of those there already
+    spans: dict[str, tuple[int, int]] = attribute(default_factory=dict)  # first and last sequence in each stream
+    # Row, stream and sequence of the duplicates: rows that were stored before.
+    known: list[tuple[int, str, int]] = attribute(default_factory=list)
     refused: list[Refusal] = attribute(default_factory=list)
 
     def add(self, more: "Acks", mark: Callable[[Ints], None] = lambda rows: None) -> None:
-        """Take more answers in, and `mark` the rows that they say are stored."""
+        """Add more answers, and `mark` their stored rows."""
         mark(more.rows)
         self.rows = np.concatenate([self.rows, more.rows])
         for stream, (first, last) in more.spans.items():
@@ -47,17 +46,17 @@ class Acks:
 
 
 def widen(spans: dict[str, tuple[int, int]], stream: str, first: int, last: int) -> None:
-    """Make the span of a stream hold these sequences too."""
+    """Extend the span of a stream to these sequences. A `first` of 0 is no sequence."""
     if first > 0:
         old = spans.get(stream, (first, last))
         spans[stream] = (min(old[0], first), max(old[1], last))
 
 
 def read(messages: Messages, numbers: Ints) -> Acks:
-    """The answers whose subjects end in the place of their row among `numbers`.
+    """The answers in `messages`. Each subject ends in an index into `numbers`, which are the rows that were sent.
 
-    Nearly always all are alike: stored in one stream, one after the other. Then the first and the last tell all,
-    and a search through the joined bodies shows that they do.
+    Nearly always all rows are stored in one stream, one after the other. Counting in the joined bodies shows that; then
+    only the first and the last answer are parsed.
     """
     rows = numbers[_places(messages, len(numbers))]
     bodies = messages.values
@@ -66,11 +65,12 @@ def read(messages: Messages, numbers: Ints) -> Acks:
     joined = bodies.buffers()[2].to_pybytes()[at[low] : at[high]] if at[low] < at[high] else b""
     first = bodies[0].as_py()
     prefix = first[: first.find(b'"seq":') + 6]
-    alike = joined.count(prefix) == len(bodies) and b'"error"' not in joined and b'"duplicate"' not in joined
+    uniform = joined.count(prefix) == len(bodies) and b'"error"' not in joined and b'"duplicate"' not in joined
     acks = Acks(rows)
-    if alike and prefix.endswith(b'"seq":'):
-        (stream, a), (_, b) = (stored_at(an_object(body, "JetStream")) for body in (first, bodies[-1].as_py()))
-        widen(acks.spans, stream, min(a, b), max(a, b))
+    if uniform and prefix.endswith(b'"seq":'):
+        stream, first_sequence = stored_at(an_object(first, "JetStream"))
+        _, last_sequence = stored_at(an_object(bodies[-1].as_py(), "JetStream"))
+        widen(acks.spans, stream, min(first_sequence, last_sequence), max(first_sequence, last_sequence))
         return acks
     stored = []
     for row, body in zip(rows.tolist(), bodies.to_pylist(), strict=True):
@@ -89,7 +89,7 @@ def read(messages: Messages, numbers: Ints) -> Acks:
 
 
 def _places(messages: Messages, count: int) -> Ints:
-    """The number that each subject ends in, which must be below `count`."""
+    """The number at the end of each subject; a ProtocolError where it is not below `count`."""
     lines, end = np.frombuffer(messages.lines, np.uint8), messages.subject_end
     places = decimals(lines, end)
     if places.max() >= count or (lines[end - 1] - 48 > 9).any():
@@ -100,7 +100,7 @@ def _places(messages: Messages, count: int) -> Ints:
 
 
 def place(subject: bytes, prefix: bytes, count: int) -> int:
-    """The same for one subject."""
+    """The number at the end of one subject; a ProtocolError where it is not below `count`."""
     number = subject.removeprefix(prefix)
     if not number.isdigit() or len(number) > 9 or int(number) >= count:
         raise ProtocolError(f"JetStream answered on {subject[-60:]!r}, but {count:,} rows were sent.")
@@ -108,59 +108,72 @@ def place(subject: bytes, prefix: bytes, count: int) -> int:
 
 
 def stored_at(answer: dict[str, Any]) -> tuple[str, int]:
-    """The stream and the sequence that an answer tells."""
+    """The stream and the sequence in an answer."""
     return field(answer, "stream", str), field(answer, "seq", int)
 
 
 def in_a_row(data: bytes, prefix: bytes, numbers: Ints) -> tuple[Acks, int] | None:
-    """The answers in `data`, where all is as it nearly always is: rows in a row, all stored, in one stream.
+    """The whole answers at the start of `data`, and their bytes, where the rows are consecutive and all are stored in
+    one stream. None where that is not so: then `read` must parse them.
 
-    Then counting is enough, and the first and the last answer tell the rest; also how many bytes that were. None
-    where anything is otherwise, for `read` to look at each.
+    Counting shows that it is so; only the first and the last answer are parsed.
     """
     start = b"MSG " + prefix
     lines = data.count(b"\r\n")
     if not data.startswith(start) or lines < 2:
         return None
     end = len(data) if data.endswith(b"\r\n") else data.rfind(b"\r\n") + 2
-    if lines % 2:  # behind the last answer, the control line of one that is still to come
+    if lines % 2:  # after the last whole answer, the control line of the next one
         end = data.rfind(b"\r\n", 0, end - 2) + 2
     count = lines // 2
-    last, sequence = data.rfind(start, 0, end), data.find(b'"seq":', 0, end)
-    a, b = _answer_at(data, 0, len(start)), _answer_at(data, last, len(start))
-    if sequence < 0 or a is None or b is None:
+    sequence_at = data.find(b'"seq":', 0, end)
+    first, last = _answer_at(data, 0, len(start)), _answer_at(data, data.rfind(start, 0, end), len(start))
+    if sequence_at < 0 or first is None or last is None:
         return None
-    alike = data[: sequence + 6].rpartition(b"\r\n")[2]
+    body_start = data[: sequence_at + 6].rpartition(b"\r\n")[2]
     if (
-        b[0] - a[0] + 1 != count
-        or b[0] >= len(numbers)
+        last.place - first.place + 1 != count
+        or last.place >= len(numbers)
         or data.count(b"\n" + start, 0, end) + 1 != count
-        or data.count(alike, 0, end) != count
+        or data.count(body_start, 0, end) != count
         or data.find(b'"error"', 0, end) >= 0
         or data.find(b'"duplicate"', 0, end) >= 0
     ):
         return None
-    (stream, first), (_, other) = stored_at(parse(a[1])), stored_at(parse(b[1]))
-    return Acks(numbers[a[0] : b[0] + 1], {stream: (min(first, other), max(first, other))}), end
+    stream, first_sequence = stored_at(parse(first.body))
+    _, last_sequence = stored_at(parse(last.body))
+    span = (min(first_sequence, last_sequence), max(first_sequence, last_sequence))
+    return Acks(numbers[first.place : last.place + 1], {stream: span}), end
 
 
-def _answer_at(data: bytes, at: int, skip: int) -> tuple[int, bytes] | None:
-    """The place of the row, and the body, of the answer at `at`; None where it is cut off or says no place."""
+class _Answer(NamedTuple):
+    place: int  # the number at the end of its subject
+    body: bytes
+
+
+def _answer_at(data: bytes, at: int, skip: int) -> _Answer | None:
+    """The answer at `at`, whose subject ends after `skip` bytes but for the number; None where it is cut off or has no
+    number.
+    """
     line_end = data.find(b"\r\n", at)
     end = data.find(b"\r\n", line_end + 2)
-    place = data[at + skip : line_end].partition(b" ")[0]
-    return (int(place), data[line_end + 2 : end]) if end >= 0 and place.isdigit() and len(place) < 10 else None
+    number = data[at + skip : line_end].partition(b" ")[0]
+    if end < 0 or not number.isdigit() or len(number) > 9:
+        return None
+    return _Answer(int(number), data[line_end + 2 : end])
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """One answer."""
+    """The fields of an answer."""
     return an_object(body, "JetStream")
 
 
 def refusal(row: int, answer: dict[str, Any]) -> Refusal | None:
-    """What an answer refuses, if it does."""
+    """The refusal in an answer; None where the row is stored."""
     error = field(answer, "error", dict, {})
-    return Refusal(row, field(error, "err_code", int, 0), field(error, "description", str, "")) if error else None
+    if not error:
+        return None
+    return Refusal(row, field(error, "err_code", int, 0), field(error, "description", str, ""))
 
 
 def nothing() -> Ints:

@@ -1,4 +1,6 @@
-"""How many messages of a stream match filters, without reading them. DIRECT.GET tells it, or a consumer made for it."""
+"""Counting the messages of a stream that match filters, without reading them: by DIRECT.GET, or by a consumer that is
+created for it. Knows no ranges and no Spark.
+"""
 
 from collections.abc import Sequence
 
@@ -10,9 +12,10 @@ from penstock.errors import Disconnected
 def count(
     calls: Calls, info: api.StreamInfo, filters: Sequence[str], positions: Sequence[int], engine: str
 ) -> Sequence[int] | None:
-    """How many lie at or after each position; None where nobody can tell.
+    """How many messages are at or after each position; None where the server cannot tell.
 
-    `engine` is the user's: with `auto`, DIRECT.GET counts where that costs less, and a consumer where that does not do.
+    `engine` is the option readEngine. With `auto`, DIRECT.GET counts where that is cheaper and exact, otherwise a
+    consumer.
     """
     if engine == "direct" or info.retention != "limits":
         return _direct(calls, info, filters, positions)
@@ -23,11 +26,11 @@ def count(
     try:
         return calls.counts(info.name, [api.reader(at, filters, info.name, info.most_idle) for at in positions])
     except ApiError:
-        return None  # no consumer to be had
+        return None  # the account may create no consumer
 
 
 def before(calls: Calls, info: api.StreamInfo, filters: Sequence[str], at: int) -> int:
-    """How many the stream has before a position, of one that allows DIRECT.GET; without filters none."""
+    """How many matching messages are before a position; 0 without filters. The stream must allow DIRECT.GET."""
     counted = _direct(calls, info, filters, [info.first, at]) if filters else [0, 0]
     if counted is None:
         raise Disconnected(f"a mirror of stream '{info.name}' answers in its place")
@@ -35,9 +38,9 @@ def before(calls: Calls, info: api.StreamInfo, filters: Sequence[str], at: int) 
 
 
 def _suits_direct(calls: Calls, info: api.StreamInfo, filters: Sequence[str]) -> bool:
-    """Whether DIRECT.GET counts for less than a consumer does, and as well: replicas may lag behind each other."""
-    alone = info.replicas == 1 and len(filters) <= 1
-    return alone and info.allow_direct and calls.connection.version() >= (2, 11)
+    """Whether DIRECT.GET counts cheaper than a consumer, and exactly: with replicas, one may lag."""
+    one_answer = info.replicas == 1 and len(filters) <= 1
+    return one_answer and info.allow_direct and calls.connection.version() >= (2, 11)
 
 
 def _direct(

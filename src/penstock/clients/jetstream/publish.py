@@ -1,5 +1,5 @@
-"""Three ways to publish rows and know that they are stored: one by one with acks that overlap, in atomic batches, and
-by fast ingest. Knows frames and answers; nothing of ids' meaning, attempts or Spark.
+"""Three ways to publish rows and know that they are stored: pipelined, in atomic batches, and by fast ingest. Knows
+frames and answers; nothing of what ids mean, of attempts or of Spark.
 """
 
 import dataclasses
@@ -21,16 +21,16 @@ from penstock.clients.nats.client import Connection
 from penstock.clients.nats.frames import frames
 from penstock.errors import ProtocolError
 
-# One write to the socket; the acks of the last ones come while the next is written.
+# Rows of one write to the socket. The acks of earlier rows arrive while the next ones are written.
 STEP = 1000
-# The server's own limits.
+# Limits of the server.
 ATOMIC_ROWS, ATOMIC_OPEN = 1000, 4
 FAST_FLOW, FAST_ROUNDS = 500, 2
 
 
 @dataclass
 class Chunk:
-    """Rows on their way, as binary columns without nulls, and which of them are stored."""
+    """Rows to publish, as binary columns without nulls, and which of them are stored."""
 
     number: Ints  # of each row in its task
     subject: pa.Array
@@ -38,10 +38,9 @@ class Chunk:
     value: pa.Array
     stored: npt.NDArray[np.bool_]
     ids: pa.Array | None = None
-    reached: dict[str, int] = dataclasses.field(
-        default_factory=dict
-    )  # rows that are stored, but not known to be, lie behind these
-    conditional: bool = False  # some rows may tell the server when or how to store them: each is answered for itself
+    # A sequence in each stream: rows that are stored without being marked come after it.
+    reached: dict[str, int] = dataclasses.field(default_factory=dict)
+    conditional: bool = False  # some rows have command headers: the server may refuse each row for itself
 
     def __len__(self) -> int:
         return len(self.number)
@@ -60,7 +59,7 @@ class Chunk:
         )
 
     def part(self, low: int, high: int) -> "Chunk":
-        """Some of the rows, as a chunk of its own."""
+        """The rows from `low` up to `high`, as a chunk of its own."""
         subject, block, value, ids = (
             None if column is None else column[low:high] for column in (self.subject, self.block, self.value, self.ids)
         )
@@ -68,7 +67,7 @@ class Chunk:
         return Chunk(self.number[low:high], subject, block, value, stored, ids, conditional=self.conditional)
 
     def mark(self, rows: Ints) -> None:
-        """These rows are stored, as far as they are of this chunk."""
+        """Mark rows as stored; those of other chunks are ignored."""
         at = np.searchsorted(self.number, rows)
         inside = at < len(self.number)
         at = at[inside]
@@ -83,11 +82,11 @@ def pipelined(
     go_on: Callable[[], bool],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Acks:
-    """Publish one by one: many frames to a write, and at most `window` rows without an answer.
+    """Publish rows one by one: many frames per write, and at most `window` rows without an answer.
 
-    Marks rows in `chunk` as their answers come, so that what is stored is known even if this fails. `go_on` is asked
-    before each write but the first; once it says no, only what is under way is waited for. `meanwhile` is work for
-    the time in which the server has all rows and has not answered the last.
+    Rows of `chunk` are marked as answers arrive, so that it is known what is stored even where this fails. `go_on` is
+    asked before each write but the first: if it is False, no more is sent, and open answers are awaited. `meanwhile` is
+    called after the last write, while the server works.
     """
     sid, inbox = connection.subscribe()
     prefix = inbox.encode() + b"."
@@ -96,12 +95,13 @@ def pipelined(
 
     def quick(received: bytes) -> int:
         nonlocal answered
-        found = acks.in_a_row(received, prefix, chunk.number)
-        if found is None:
+        answers = acks.in_a_row(received, prefix, chunk.number)
+        if answers is None:
             return 0
-        answered += len(found[0].rows)
-        done.add(found[0], chunk.mark)
-        return found[1]
+        stored, used = answers
+        answered += len(stored.rows)
+        done.add(stored, chunk.mark)
+        return used
 
     while True:
         while sent < total and (sent == answered or sent + STEP - answered <= window):
@@ -109,7 +109,7 @@ def pipelined(
                 total = sent
                 break
             high = min(total, sent + min(STEP, window))
-            # Made only now, while the server is busy with the ones before.
+            # Frames are made only now, while the server works on the ones before.
             connection.send(_frames(chunk, prefix, sent, high))
             sent = high
             if sent == len(chunk):
@@ -126,7 +126,7 @@ def pipelined(
                 status, text, _ = headers.fields(frame.headers)
                 row = int(chunk.number[acks.place(frame.subject, prefix, len(chunk))])
                 done.refused.append(Refusal(row, status, text))
-        if chunk.stored[:answered].all():  # none before these is in doubt, and those behind were sent later
+        if chunk.stored[:answered].all():  # later rows were sent after these, so that they are stored after them
             chunk.reached = done.lasts()
     connection.unsubscribe(sid)
     return done
@@ -139,10 +139,10 @@ def _frames(chunk: Chunk, prefix: bytes, low: int, high: int) -> memoryview:
 
 
 def atomic(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
-    """Publish in batches that are stored whole or not at all. Rows from the first one that was refused are not marked.
+    """Publish in batches that are stored whole or not at all. From the first refused batch on, rows are not marked.
 
-    The next batches wait at the server while one is stored, but each is only finished when the one before it is: rows
-    behind one that was refused must not be there before it.
+    Several batches are open at the server at a time. Each is committed only after the one before it was stored: no row
+    may be stored before a row that was refused.
     """
     sid, inbox = connection.subscribe()
     prefix = inbox.encode() + b"."
@@ -158,7 +158,7 @@ def atomic(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
         connection.send(ends[i])
         while i not in answers:
             for frame in connection.receive(sid, linger=False, timeout=timeout).others:
-                # An empty answer: the first message of a batch was accepted.
+                # An empty answer only says that the first message of a batch was accepted.
                 if frame.subject.startswith(prefix) and (frame.payload or frame.headers):
                     answer = acks.parse(frame.payload) if frame.payload else {}
                     answers[acks.place(frame.subject, prefix, len(parts))] = answer
@@ -171,7 +171,7 @@ def atomic(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
 
 
 def _atomic_frames(part: Chunk, prefix: bytes, which: int) -> tuple[memoryview, memoryview]:
-    """A batch, and its last row, which finishes it."""
+    """The frames of a batch, without and only its last row, which commits it."""
     batch = uuid.uuid4().hex.encode()
     last = pa.array([b""] * (len(part) - 1) + [b"Nats-Batch-Commit: 1\r\n"], pa.binary())
     own = b"" if part.block is None else part.block
@@ -186,18 +186,18 @@ def _atomic_frames(part: Chunk, prefix: bytes, which: int) -> tuple[memoryview, 
 
 
 def fast(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
-    """Publish by fast ingest: the server says how far it is and how much may be on its way. What it stored before a
-    gap or an error is marked.
+    """Publish by fast ingest: the server says how far it is and how many rows may be sent ahead. Rows that it stored
+    before a gap or an error are marked.
     """
     done = Acks(acks.nothing())
     if len(chunk) == 1:
-        return done  # a batch has a beginning and an end
+        return done  # fast ingest needs a first and a last row
     sid, inbox = connection.subscribe(deep=True)
     prefix = f"{inbox}.{uuid.uuid4().hex}.{FAST_FLOW}.fail.".encode()
     op = pa.array([b".0.$FI"] + [b".1.$FI"] * (len(chunk) - 2) + [b".2.$FI"], pa.binary())
     out = frames(chunk.subject, join(prefix, numbers(np.arange(1, len(chunk) + 1)), op), chunk.block, chunk.value)
     at, data = offsets(out), memoryview(out.buffers()[2])
-    sent, allowed = 0, 1  # the first must be answered before the others follow
+    sent, allowed = 0, 1  # the first row must be answered before others are sent
     final: dict[str, Any] | None = None
     while final is None:
         if sent < allowed:
@@ -211,14 +211,14 @@ def fast(connection: Connection, chunk: Chunk, timeout: float) -> Acks:
             if kind == "ack":
                 seen, at_once = field(answer, "seq", int), field(answer, "msgs", int)
                 allowed = max(allowed, min(len(chunk), seen + FAST_ROUNDS * at_once))
-            elif kind != "gap":  # behind a gap comes the final answer, with the number of rows before it
+            elif kind != "gap":  # after a gap comes the final answer, with the number of rows before it
                 final = answer
     connection.unsubscribe(sid)
     stored = field(final, "count", int, 0)
     if not 0 <= stored <= len(chunk):
         raise ProtocolError(f"JetStream says that {stored:,} rows were stored, but {len(chunk):,} were sent.")
     if stored:
-        last = field(final, "seq", int, 0)  # 0: all were there already
+        last = field(final, "seq", int, 0)  # 0 where all rows were duplicates
         spans = {field(final, "stream", str): (last - stored + 1, last)} if last else {}
         done.add(Acks(chunk.number[:stored], spans), chunk.mark)
     return done

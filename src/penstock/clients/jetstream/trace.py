@@ -1,4 +1,4 @@
-"""What would become of a message: which server would store it, and on which subject. Nothing is stored for that."""
+"""Message traces: which server would store a message, and on which subject. Nothing is stored. Knows no sink."""
 
 import time
 from typing import NamedTuple
@@ -7,41 +7,44 @@ from penstock.clients.answers import an_object, field, objects
 from penstock.clients.nats.client import Connection
 from penstock.errors import Disconnected
 
-# A server that can be traced answers as fast as to any request; one that cannot, never.
+# Seconds to wait for a trace. Servers that support it answer at once, others never.
 PATIENCE = 1.0
 
 
 class Trace(NamedTuple):
-    """Where a message would end."""
+    """Where a message would be stored."""
 
-    server: str  # the id of the server that leads the stream: a new one whenever it starts
-    subject: str  # after all that accounts and the stream make of it
+    server: str  # the id of the server that leads the stream; it is new after each start
+    subject: str  # after the mappings of accounts and the stream
 
 
 def trace(connection: Connection, subject: str, stream: str) -> Trace | None:
-    """Follow a message to its stream; None where servers before 2.11 are on the way, or accounts that hide it."""
+    """Trace a message to its stream. None where a server before 2.11 or an account on the way hides the trace."""
     if connection.version() < (2, 11):
         return None
     sid, inbox = connection.subscribe()
     block = f"NATS/1.0\r\nNats-Trace-Dest: {inbox}.0\r\nNats-Trace-Only: true\r\n\r\n".encode()
     connection.send(b"HPUB %s %d %d\r\n%s\r\n" % (subject.encode(), len(block), len(block), block))
     deadline = time.monotonic() + PATIENCE
-    found = None
-    while found is None and (left := deadline - time.monotonic()) > 0:
+    result = None
+    while result is None and (left := deadline - time.monotonic()) > 0:
         try:
             scan = connection.receive(sid, linger=False, timeout=left, kind="any")
-        except Disconnected:  # it is only late, or whoever uses the connection next will see
+        except Disconnected:  # late, or lost: then the next use of the connection fails
             break
-        told = [frame.payload for frame in scan.others if frame.subject.startswith(inbox.encode())]
-        told += [] if scan.messages is None else scan.messages.values.to_pylist()
-        found = next(filter(None, (_found(body, stream) for body in told)), None)
+        bodies = [frame.payload for frame in scan.others if frame.subject.startswith(inbox.encode())]
+        if scan.messages is not None:
+            bodies += scan.messages.values.to_pylist()
+        result = next(filter(None, (_parse(body, stream) for body in bodies)), None)
     connection.unsubscribe(sid)
-    return found
+    return result
 
 
-def _found(body: bytes, stream: str) -> Trace | None:
-    """What the server that leads the stream tells; None where another one has passed the message on."""
-    told = an_object(body, "JetStream")
-    stored = (e for e in objects(told, "events") if e.get("type") == "js" and e.get("stream") == stream)
-    server = field(told, "server", dict)
-    return next((Trace(field(server, "id", str), field(event, "subject", str, "")) for event in stored), None)
+def _parse(body: bytes, stream: str) -> Trace | None:
+    """The trace from the leader of the stream; None where it is from a server on the way."""
+    answer = an_object(body, "JetStream")
+    events, server = objects(answer, "events"), field(answer, "server", dict)
+    for event in events:
+        if event.get("type") == "js" and event.get("stream") == stream:
+            return Trace(field(server, "id", str), field(event, "subject", str, ""))
+    return None
