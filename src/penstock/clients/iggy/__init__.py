@@ -1,1 +1,1 @@
-"""Iggy's SDK behind calls that wait, and polled bytes as columns."""
+"""Iggy 0.9: blocking calls over its SDK, and polled messages as columns. Knows no rows and no Spark."""

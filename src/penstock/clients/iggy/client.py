@@ -1,6 +1,8 @@
-"""The only user of Iggy's SDK: one loop and one client a process, made after the fork, every call with a time limit.
+"""A client of Iggy 0.9: the only user of its SDK. Each process has one event loop and one SDK client per server and
+user, made after the fork. Every call has a time limit. Knows no rows and no positions; faults.py knows what errors
+mean.
 
-What its errors mean is in faults.py. What speaks another wire, as 0.10 does, is another file like this.
+Iggy 0.10 has another protocol and needs another module like this.
 """
 
 import asyncio
@@ -8,7 +10,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,9 +23,12 @@ from penstock.errors import ConnectError, Disconnected, OptionError, PenstockErr
 if TYPE_CHECKING:
     from apache_iggy import SendMessage
 
+# The event loop and the SDK client of a process.
+_Session = tuple[asyncio.AbstractEventLoop, Any]
+
 
 class PartitionInfo(NamedTuple):
-    """What the server says of a partition: when it was made, and where the next message goes."""
+    """A partition: when it was created, the offset of its next message, how many messages it has, and their bytes."""
 
     id: int
     created: str
@@ -33,15 +38,15 @@ class PartitionInfo(NamedTuple):
 
 
 class Client:
-    """Calls that wait for their answers. Used by one thread."""
+    """Blocking calls, used by one thread."""
 
     def __init__(self, options: IggyOptions):
         self.options = options
-        self._key: Any = None  # found when first needed: secrets may be in files
+        self._key: tuple[Any, ...] | None = None  # made at the first call: secrets may be in files
 
     def reach(self) -> None:
-        """Connect, unless this process is. Nothing says that an address where nobody ever answered is right: that is
-        no lost connection, to be tried again.
+        """Connect, unless this process is connected. A failure is a ConnectError, which is not retried: an address
+        where nobody has answered yet may be wrong.
         """
         try:
             self._open()
@@ -49,56 +54,57 @@ class Client:
             raise ConnectError(str(error)) from None
 
     def topic(self, stream: str, topic: str) -> list[PartitionInfo] | None:
-        """The partitions of a topic; None where it is not there."""
+        """The partitions of a topic; None where it does not exist."""
         try:
-            found = self._call(lambda client: client.get_topic(stream, topic))
+            details = self._call(lambda client: client.get_topic(stream, topic))
         except NotFound:
             return None
-        if found is None:
+        if details is None:
             return None
         return [
-            # The offset of the last message is 0 both of an empty partition and of one with a single message.
+            # current_offset is 0 for an empty partition and for one with a single message.
             PartitionInfo(p.id, str(p.created_at), p.current_offset + bool(p.messages_count or p.current_offset),
                           p.messages_count, p.size)
-            for p in found.partitions
+            for p in details.partitions
         ]  # fmt: skip
 
     def names(self, stream: str | None = None) -> list[str]:
-        """The streams, or the topics of one."""
+        """The names of all streams, or of the topics of one."""
         if stream is None:
-            return [found.name for found in self._call(lambda client: client.get_streams())]
+            return [each.name for each in self._call(lambda client: client.get_streams())]
         details = self._call(lambda client: client.get_stream(stream))
         return [] if details is None else [topic.name for topic in details.topics]
 
     def missing(self, stream: str, topic: str) -> OptionError:
-        """The error for a topic that is not there."""
+        """The error for a topic that does not exist, with similar names."""
         try:
             streams = self.names()
             topics = self.names(stream) if stream in streams else []
-        except PenstockError:  # asking is only a courtesy; the user may not be allowed to
+        except PenstockError:  # the user may not be allowed to list them
             return OptionError(f"there is no topic '{topic}' in stream '{stream}', or none to be seen by this user.")
         if stream not in streams:
             return OptionError(f"there is no stream '{stream}'. {nearest(stream, streams)}")
         return OptionError(f"stream '{stream}' has no topic '{topic}'. {nearest(topic, topics)}")
 
     def poll(self, where: Where, kind: int, value: int, count: int) -> Messages:
-        """Messages of a partition."""
+        """Up to `count` messages of a partition. `kind` and `value` say where to start: see wire.OFFSET."""
         body = wire.poll(where, kind, value, count)
         return wire.read_poll(self._call(lambda client: client.send_binary_request(wire.POLL, body)))
 
     def store_offset(self, where: Where, consumer: str, offset: int) -> None:
-        """Note where a consumer stands."""
+        """Store the offset of a consumer."""
         body = wire.store_offset(where, consumer, offset)
         self._call(lambda client: client.send_binary_request(wire.STORE_OFFSET, body))
 
     def send(self, where: Where, messages: "Sequence[SendMessage]") -> "Sending":
-        """Put messages on their way; what they are told apart by when they arrived comes with `Sending.wait`."""
+        """Start sending; `wait()` returns the base offset."""
         loop, client = self._open()
         from apache_iggy import Partitioning
 
         async def begin() -> "asyncio.Future[Any]":
-            to = Partitioning.partition_id(where.partition)
-            return asyncio.ensure_future(_awaited(client.send_messages(where.stream, where.topic, to, list(messages))))
+            partition = Partitioning.partition_id(where.partition)
+            sending = client.send_messages(where.stream, where.topic, partition, list(messages))
+            return asyncio.ensure_future(_awaited(sending))
 
         return Sending(self, loop, loop.run_until_complete(begin()))
 
@@ -112,84 +118,85 @@ class Client:
         max_size: int | None = None,
         durability: str | None = None,
     ) -> None:
-        """Make stream and topic, whichever is not there."""
+        """Create the stream and the topic, unless they exist. Settings are for a new topic."""
         from apache_iggy import Durability, IggyExpiry, MaxTopicSize
 
         if stream not in self.names():
-            self._unless_there(lambda client: client.create_stream(stream))
-        more: dict[str, Any] = {}
+            self._create(lambda client: client.create_stream(stream))
+        settings: dict[str, Any] = {}
         if expiry is not None:
-            more["message_expiry"] = IggyExpiry.ExpireDuration(timedelta(seconds=expiry))
+            settings["message_expiry"] = IggyExpiry.ExpireDuration(timedelta(seconds=expiry))
         if max_size is not None:
-            more["max_topic_size"] = MaxTopicSize.Custom(max_size)
+            settings["max_topic_size"] = MaxTopicSize.Custom(max_size)
         if durability is not None:
-            more["durability"] = Durability(durability)
-        self._unless_there(lambda client: client.create_topic(stream, topic, partitions, **more))
+            settings["durability"] = Durability(durability)
+        self._create(lambda client: client.create_topic(stream, topic, partitions, **settings))
 
     def drop(self) -> None:
-        """Throw the client away, which closes its connection."""
-        found = _kept().pop(self._key, None)
-        if found is not None and not found[0].is_running():
-            found[0].close()
+        """Close the connection. The next call makes a new one."""
+        session = _sessions().pop(self._key, None)
+        if session is not None:
+            loop, _ = session
+            if not loop.is_running():
+                loop.close()
 
-    def _unless_there(self, make: Callable[[Any], Awaitable[Any]]) -> None:
+    def _create(self, create: Callable[[Any], Awaitable[Any]]) -> None:
+        """Call `create`; no error where another client was first."""
         try:
-            self._call(make)
+            self._call(create)
         except PenstockError as error:
             if "already exists" not in str(error):
                 raise
 
-    def _call(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    def _call(self, request: Callable[[Any], Awaitable[Any]]) -> Any:
         loop, client = self._open()
 
-        async def whole() -> Any:
-            return await asyncio.wait_for(_awaited(ask(client)), self.options.request_timeout)
+        async def limited() -> Any:
+            return await asyncio.wait_for(_awaited(request(client)), self.options.request_timeout)
 
         try:
-            return loop.run_until_complete(whole())
+            return loop.run_until_complete(limited())
         except Exception as error:
-            raise self.told(error) from None
+            raise self.meaning(error) from None
 
-    def told(self, error: Exception) -> PenstockError:
-        """What an error of the SDK means. A connection that is lost, or no good, is thrown away."""
-        meaning = faults.of_call(error, self.options)
-        if isinstance(meaning, (Disconnected, OtherVersion)):
+    def meaning(self, error: Exception) -> PenstockError:
+        """Our error for an error of the SDK. Closes a connection that is lost or speaks another protocol."""
+        fault = faults.of_call(error, self.options)
+        if isinstance(fault, (Disconnected, OtherVersion)):
             self.drop()
-        return meaning
+        return fault
 
-    def _open(self) -> tuple[asyncio.AbstractEventLoop, Any]:
+    def _open(self) -> _Session:
+        """The session of this process with these options; connects where there is none."""
         if self._key is None or self._key[0] != os.getpid():
             secrets = hash((self.options.reveal("token"), self.options.reveal("password")))
-            own = (getattr(self.options, name) for name in IggyOptions.model_fields)
-            self._key = (os.getpid(), secrets, *own)
-        found = _kept().get(self._key)
-        if found is None:
-            found = _kept()[self._key] = self._connect()
-        return found
+            values = (getattr(self.options, name) for name in IggyOptions.model_fields)
+            self._key = (os.getpid(), secrets, *values)
+        session = _sessions().get(self._key)
+        if session is None:
+            session = _sessions()[self._key] = self._connect()
+        return session
 
-    def _connect(self) -> tuple[asyncio.AbstractEventLoop, Any]:
+    def _connect(self) -> _Session:
         try:
             import apache_iggy as sdk
         except ImportError:
             raise OptionError("format iggy needs its client: pip install 'penstock[iggy]'") from None
         options = self.options
         token, password = options.reveal("token"), options.reveal("password")
-        login = (
-            sdk.AutoLogin.personal_access_token(token)
-            if token
-            else sdk.AutoLogin.username_password(options.username, password or "")
-        )
-        secure: dict[str, Any] = {"tls_enabled": True} if options.secure() else {}
+        if token:
+            login = sdk.AutoLogin.personal_access_token(token)
+        else:
+            login = sdk.AutoLogin.username_password(options.username, password or "")
+        tls: dict[str, Any] = {"tls_enabled": True} if options.secure() else {}
         if options.tls_domain:
-            secure["tls_domain"] = options.tls_domain
+            tls["tls_domain"] = options.tls_domain
         if options.tls_ca:
-            secure["tls_ca_file"] = str(options.tls_ca)
-        # We connect again by ourselves: it would try for ever, or wait five seconds before it says that it will not.
+            tls["tls_ca_file"] = str(options.tls_ca)
+        # Penstock reconnects by itself. The SDK would try for ever, or wait five seconds before it gives up.
         retries = sdk.TcpReconnectionConfig(enabled=False, max_retries=0)
         client = sdk.IggyClient(
-            sdk.TcpConfig(
-                server_address=options.address, auto_login=login, reconnection=retries, nodelay=True, **secure
-            )
+            sdk.TcpConfig(server_address=options.address, auto_login=login, reconnection=retries, nodelay=True, **tls)
         )
         loop = asyncio.new_event_loop()
 
@@ -204,7 +211,7 @@ class Client:
         return loop, client
 
     def _dial(self) -> str | None:
-        """Why the address takes no connection; None where it takes one."""
+        """Why the address accepts no TCP connection; None where it does."""
         host, _, port = self.options.address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), self.options.connect_timeout).close()
@@ -214,35 +221,37 @@ class Client:
 
 
 class Sending:
-    """Messages on their way."""
+    """Messages that are being sent."""
 
     def __init__(self, client: Client, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"):
         self._client, self._loop, self._future = client, loop, future
 
     def wait(self) -> int | None:
-        """The offset of the first message, where the server tells it. Raises Disconnected where nobody knows."""
+        """Wait until they are stored: the offset of the first message, or None where the server does not tell it. A
+        Disconnected where it is not known whether they are stored.
+        """
 
-        async def whole() -> Any:
+        async def limited() -> Any:
             return await asyncio.wait_for(self._future, self._client.options.request_timeout)
 
         try:
-            confirmations = self._loop.run_until_complete(whole()).confirmations
+            confirmations = self._loop.run_until_complete(limited()).confirmations
         except Exception as error:
-            raise self._client.told(error) from None
+            raise self._client.meaning(error) from None
         return confirmations[0].base_offset if confirmations else None
 
 
 def messages(values: Sequence[Any], ids: Sequence[int], headers: Sequence[Any] | None) -> "list[SendMessage]":
-    """Messages as the SDK takes them; headers are pairs of name, kind and value."""
+    """Messages for the SDK. `headers` has a list of (name, kind, value) for each message."""
     from apache_iggy import HeaderKey, HeaderValue, SendMessage
 
     if headers is None:
         return [SendMessage(value, None, number) for value, number in zip(values, ids, strict=True)]
-    made: list[Any] = [
+    typed: list[Any] = [
         {HeaderKey.String(key): _header(HeaderValue, kind, value) for key, kind, value in row} or None
         for row in headers
     ]
-    return [SendMessage(value, row, number) for value, row, number in zip(values, made, ids, strict=True)]
+    return [SendMessage(value, row, number) for value, row, number in zip(values, typed, ids, strict=True)]
 
 
 _FORMATS = {"bool": "?", "int8": "b", "int16": "<h", "int32": "<i", "int64": "<q", "uint8": "B", "uint16": "<H",
@@ -262,11 +271,14 @@ def _header(kinds: Any, kind: str, value: bytes) -> Any:
     return constructor(struct.unpack(_FORMATS[kind], value)[0])
 
 
-async def _awaited(what: Awaitable[Any]) -> Any:
-    return await what
+async def _awaited(future: Awaitable[Any]) -> Any:
+    """The SDK returns futures; asyncio wants coroutines."""
+    return await future
 
 
-def _kept() -> dict[Any, tuple[asyncio.AbstractEventLoop, Any]]:
-    """Kept on `sys`: a module that was pickled by value has new globals in each task."""
-    kept: dict[Any, tuple[asyncio.AbstractEventLoop, Any]] = sys.__dict__.setdefault("_penstock_iggy", {})
-    return kept
+def _sessions() -> dict[Hashable, _Session]:
+    """The sessions of this process. They are kept on `sys`: a module that is pickled by value has new globals in each
+    task.
+    """
+    sessions: dict[Hashable, _Session] = sys.__dict__.setdefault("_penstock_iggy", {})
+    return sessions

@@ -1,4 +1,4 @@
-"""How to reach an Iggy server."""
+"""Options for connecting to an Iggy server."""
 
 from pathlib import Path
 from typing import Self
@@ -9,7 +9,7 @@ from penstock.options import CountedRetryOptions, Seconds, option
 
 
 class IggyOptions(CountedRetryOptions):
-    """How to reach a server."""
+    """Address, credentials and time limits."""
 
     address: str = option("127.0.0.1:8090", doc="Address of the server, its TCP port.", place=True)
     username: str = option("iggy", doc="User name.")
@@ -23,7 +23,7 @@ class IggyOptions(CountedRetryOptions):
     request_timeout: Seconds = option(30.0, doc="The longest wait for an answer.")
 
     def secure(self) -> bool:
-        """Whoever says how to check a server means TLS, and no password in the clear."""
+        """Whether to use TLS: tlsCa or tlsDomain implies it, so that no password goes over a plain connection."""
         return bool(self.tls or self.tls_ca or self.tls_domain)
 
     @model_validator(mode="after")

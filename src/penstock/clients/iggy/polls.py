@@ -1,8 +1,8 @@
-"""Polls whose answers can be believed. Knows messages and partitions; knows no rows and no Spark.
+"""Polls with reliable answers. Knows messages and partitions; no rows and no Spark.
 
-A server that cannot read for a moment answers a poll without any messages, or leaves some out. So an empty answer
-below the end of a partition is a failure, to be asked again, and a jump is believed when it is there twice. Offsets may
-have gaps, after a recovery, but only a later message proves one.
+A server that cannot read for a moment answers a poll without messages, or leaves some out. So an empty answer before
+the end of a partition is a failure, which is retried. After a recovery offsets may have gaps: a gap counts if two polls
+show it, and only where a later message follows.
 """
 
 import time
@@ -16,12 +16,12 @@ from penstock.clients.iggy.wire import Messages, Where
 from penstock.errors import Disconnected
 from penstock.kit import retry
 
-# So many messages are looked through at once.
+# Messages of one poll.
 BLOCK = 5000
 
 
 def begin(client: Client, where: Where, info: PartitionInfo) -> int:
-    """The offset of the first message; the end where there is none."""
+    """The offset of the first message; the next offset where there is none."""
     if not info.messages:
         return info.next
     offsets: list[int] = []
@@ -34,32 +34,32 @@ def begin(client: Client, where: Where, info: PartitionInfo) -> int:
 
 
 def after(client: Client, where: Where, at: int, count: int, info: PartitionInfo) -> Messages:
-    """At least one message, from `at` on, which must lie below the end: about `count` of them, without a gap inside."""
-    found = client.poll(where, wire.OFFSET, at, count)
-    while not len(found) and count < info.next - at:  # a server may look at `count` offsets, and all may be in a gap
+    """Messages from `at` on, which must be below the end: at least one, about `count`, with no gap between them."""
+    messages = client.poll(where, wire.OFFSET, at, count)
+    while not len(messages) and count < info.next - at:  # all `count` offsets may be in a gap
         count = min(2 * count, info.next - at)
-        found = client.poll(where, wire.OFFSET, at, count)
-    if not len(found):
+        messages = client.poll(where, wire.OFFSET, at, count)
+    if not len(messages):
         raise _unread(where, at, info)
-    while found.offset[0] > at:
-        # What could not be read a moment ago may be there now.
+    while messages.offset[0] > at:
+        # Messages that the server could not read before may be readable now.
         time.sleep(client.options.retry_delay or retry.FIRST_WAIT)
-        again = client.poll(where, wire.OFFSET, at, int(found.offset[0]) - at + 1)
+        again = client.poll(where, wire.OFFSET, at, int(messages.offset[0]) - at + 1)
         if not len(again):
             raise _unread(where, at, info)
-        if again.offset[0] >= found.offset[0]:
+        if again.offset[0] >= messages.offset[0]:
             break
-        found = again
-    gaps = np.flatnonzero(np.diff(found.offset) != 1)
-    return found.part(0, int(gaps[0]) + 1) if len(gaps) else found
+        messages = again
+    gaps = np.flatnonzero(np.diff(messages.offset) != 1)
+    return messages.part(0, int(gaps[0]) + 1) if len(gaps) else messages
 
 
 def between(client: Client, where: Where, low: int, high: int, info: PartitionInfo) -> Iterator[Messages]:
-    """All messages from `low` on and below `high`, which is at most the end, some at a time."""
+    """All messages in [low, high), a block at a time. `high` is at most the end."""
     while low < high and info.messages:
-        found = after(client, where, low, min(BLOCK, high - low), info)
-        yield found.before(high)
-        low = int(found.offset[-1]) + 1
+        messages = after(client, where, low, min(BLOCK, high - low), info)
+        yield messages.before(high)
+        low = int(messages.offset[-1]) + 1
 
 
 def _unread(where: Where, at: int, info: PartitionInfo) -> Disconnected:

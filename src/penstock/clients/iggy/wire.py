@@ -1,4 +1,4 @@
-"""Iggy's messages, from the bytes of a poll into columns. Pure: knows no sockets, no SDK, no Spark."""
+"""Iggy's binary requests, and its answers to polls as columns. Knows no sockets, no SDK and no Spark."""
 
 import struct
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from penstock.arrow.buffers import Ints, segments, text
 from penstock.arrow.types import HEADERS
 from penstock.errors import ProtocolError
 
-# The server's own limits.
+# Limits of the server, in bytes.
 MOST_PAYLOAD, MOST_REQUEST, MOST_HEADER = 64_000_000, 60 << 20, 255
 
 POLL, STORE_OFFSET = 100, 121
-# How a poll says where to begin.
+# Where a poll starts: at an offset, at a time, or at the first message.
 OFFSET, TIME, FIRST = 1, 2, 3
 KINDS = (
     "raw", "string", "bool", "int8", "int16", "int32", "int64", "int128", "uint8", "uint16", "uint32", "uint64",
@@ -29,8 +29,8 @@ TYPED_HEADERS = pa.list_(
         pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary()), pa.field("kind", pa.string())]),
     )
 )
-_BATCH, _FRAME = 256, 48
-_LAST = 2**63 - 2**32  # what a message adds to it is smaller than the rest
+_BATCH, _FRAME = 256, 48  # bytes before the first message of a batch, and before the payload of a message
+_LAST = 2**63 - 2**32  # the largest base: what a message adds to it has 32 bits
 _HEAD = np.dtype(
     [("sum", "<u8"), ("low", "<u8"), ("high", "<u8"), ("delta", "<u4"), ("later", "<u4"), ("headers", "<u4"),
      ("payload", "<u4"), ("zero", "<u8")]
@@ -40,11 +40,11 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages of one partition, in order. An id has two halves; `headers` are as they travel."""
+    """Messages of one partition, in order. `high` and `low` are the halves of an id; `headers` are not parsed yet."""
 
     offset: Ints
-    time: Ints  # microseconds, of the server
-    origin: Ints  # microseconds, of the client
+    time: Ints  # microseconds, from the server
+    origin: Ints  # microseconds, from the client
     high: Words
     low: Words
     value: pa.Array
@@ -55,7 +55,7 @@ class Messages:
 
     @classmethod
     def joined(cls, parts: "Sequence[Messages]") -> "Messages":
-        """Several of them, one behind the other."""
+        """The messages of all parts, in order."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -64,12 +64,12 @@ class Messages:
         return cls(*(pa.concat_arrays(c) if isinstance(c[0], pa.Array) else np.concatenate(c) for c in columns))
 
     def before(self, end: int) -> "Messages":
-        """Those whose offset is below."""
+        """The messages with offsets below `end`."""
         count = int(np.searchsorted(self.offset, end))
         return self.part(0, count) if count < len(self) else self
 
     def part(self, low: int, high: int) -> "Messages":
-        """Some of them."""
+        """The messages from index `low` up to `high`."""
         return Messages(*(column[low:high] for column in self.__dict__.values()))
 
 
@@ -85,18 +85,18 @@ class Where(NamedTuple):
 
     @classmethod
     def of(cls, shard: str) -> "Where":
-        """From its name; a slash may be in the name of a stream, but not of what follows."""
+        """From `stream/topic/partition`. The name of a stream may have slashes, that of a topic may not."""
         stream, topic, partition = shard.rsplit("/", 2)
         return cls(stream, topic, int(partition))
 
 
 def poll(where: Where, kind: int, value: int, count: int) -> bytes:
-    """The body of a request for messages. It commits nothing."""
+    """The body of a poll request. It stores no offset."""
     return _consumer(1) + _place(where) + struct.pack("<BQIB", kind, value, count, 0)
 
 
 def store_offset(where: Where, consumer: str, offset: int) -> bytes:
-    """The body of a request to note where a consumer stands."""
+    """The body of a request to store the offset of a consumer."""
     return _consumer(consumer) + _place(where) + struct.pack("<QB", offset, 1)
 
 
@@ -114,12 +114,12 @@ def _ident(name: int | str) -> bytes:
 
 
 def read_poll(data: bytes) -> Messages:
-    """The messages in the answer to a poll. Times behind the last that has a place in a column count as that one."""
+    """The messages in the answer to a poll. A time that a column cannot hold becomes the last that it can."""
     if len(data) < 16:
         raise ProtocolError(f"Iggy answered a poll with {len(data)} bytes, which are no messages.")
     (count,) = struct.unpack_from("<I", data, 12)
-    at, walk = 16, []
-    lengths = struct.Struct("<II").unpack_from  # not a global: a module that travels by value must not hold it
+    at, starts = 16, []
+    lengths = struct.Struct("<II").unpack_from  # not a global: it cannot be pickled with its module
     bases: list[tuple[int, int, int, int]] = []
     try:
         while at < len(data):
@@ -128,9 +128,9 @@ def read_poll(data: bytes) -> Messages:
             bases.append((base, when, origin, inside))
             place = at + _BATCH
             for _ in range(inside):
-                walk.append(place)
-                headed, paid = lengths(data, place + 32)
-                place += _FRAME + headed + paid
+                starts.append(place)
+                headers_size, payload_size = lengths(data, place + 32)
+                place += _FRAME + headers_size + payload_size
             if place != end or length < _BATCH or base > _LAST:
                 raise ProtocolError(
                     f"Iggy answered a poll with a batch at offset {base} that says it has {inside:,} messages in "
@@ -139,11 +139,11 @@ def read_poll(data: bytes) -> Messages:
             at = end
     except struct.error:
         raise ProtocolError(
-            f"Iggy answered a poll with {len(data):,} bytes that are cut off in message {len(walk)}, at byte {at:,}."
+            f"Iggy answered a poll with {len(data):,} bytes that are cut off in message {len(starts)}, at byte {at:,}."
         ) from None
-    if len(walk) != count or at != len(data):
-        raise ProtocolError(f"Iggy announced {count} messages and sent {len(walk)}.")
-    frame = np.array(walk, np.int64)
+    if len(starts) != count or at != len(data):
+        raise ProtocolError(f"Iggy announced {count} messages and sent {len(starts)}.")
+    frame = np.array(starts, np.int64)
     if not count:
         none, words, empty = np.empty(0, np.int64), np.empty(0, np.uint64), pa.array([], pa.binary())
         return Messages(none, none, none, words, words, empty, empty)
@@ -162,17 +162,18 @@ def read_poll(data: bytes) -> Messages:
 
 
 def _numbers(u: npt.NDArray[np.uint8], at: Ints, size: int) -> Ints:
-    """The little-endian number at each place; any number behind the last."""
-    found = np.zeros(len(at), np.int64)
+    """The little-endian number at each place. A place outside of the buffer gives any number."""
+    values = np.zeros(len(at), np.int64)
     for i in range(size):
-        found |= u.take(at + i, mode="clip").astype(np.int64) << (8 * i)
-    return found
+        values |= u.take(at + i, mode="clip").astype(np.int64) << (8 * i)
+    return values
 
 
 def headers(column: pa.Array, *, typed: bool) -> pa.Array:
-    """The headers of each message as a list, null where there are none.
+    """The headers of each message as a list; null where there are none. `typed` ones have their kind.
 
-    Servers store what a client sent: a header that goes beyond its message ends the list of that message.
+    Servers store what a client sent without a check: a header that is longer than its message ends the list of that
+    message. Each round reads one header of every message that has another one.
     """
     kind = TYPED_HEADERS if typed else HEADERS
     data = column.buffers()[2]
@@ -184,33 +185,35 @@ def headers(column: pa.Array, *, typed: bool) -> pa.Array:
     u = np.frombuffer(data, np.uint8)
     at, end = edges[:-1].copy(), edges[1:]
     rows = np.flatnonzero(at < end)
-    found: list[tuple[Ints, ...]] = [(np.empty(0, np.int64),) * 6]
+    rounds: list[tuple[Ints, ...]] = [(np.empty(0, np.int64),) * 6]
     while len(rows):
-        a = at[rows] + 5
-        b = a + _numbers(u, a - 4, 4)
-        kinds, c = u.take(b, mode="clip").astype(np.int64), b + 5
-        d = c + _numbers(u, c - 4, 4)
-        whole = d <= end[rows]
+        key = at[rows] + 5
+        key_end = key + _numbers(u, key - 4, 4)
+        kinds, value = u.take(key_end, mode="clip").astype(np.int64), key_end + 5
+        value_end = value + _numbers(u, value - 4, 4)
+        whole = value_end <= end[rows]
         if not whole.all():
-            rows, a, b, c, d, kinds = (part[whole] for part in (rows, a, b, c, d, kinds))
-        found.append((rows, a, b, c, d, kinds))
-        at[rows] = d
-        rows = rows[d < end[rows]]
-    row, a, b, c, d, kinds = (np.concatenate(part) for part in zip(*found, strict=True))
+            rows, key, key_end = rows[whole], key[whole], key_end[whole]
+            value, value_end, kinds = value[whole], value_end[whole], kinds[whole]
+        rounds.append((rows, key, key_end, value, value_end, kinds))
+        at[rows] = value_end
+        rows = rows[value_end < end[rows]]
+    row, key, key_end, value, value_end, kinds = (np.concatenate(part) for part in zip(*rounds, strict=True))
     order = np.argsort(row, kind="stable")
     count = np.bincount(row, minlength=len(column))
     place = np.zeros(len(column) + 1, np.int32)
     np.cumsum(count, out=place[1:])
-    parts = [text(segments(data, a[order], b[order])), segments(data, c[order], d[order])]
+    keys, values = segments(data, key[order], key_end[order]), segments(data, value[order], value_end[order])
+    parts = [text(keys), values]
     if typed:
         names = pa.array(["", *KINDS], pa.string())
         parts.append(names.take(pa.array(np.clip(kinds[order], 0, len(KINDS)))))
-    both = pa.StructArray.from_arrays(parts, fields=list(kind.value_type))
-    return pa.ListArray.from_arrays(pa.array(place), both, type=kind, mask=pa.array(count == 0))
+    structs = pa.StructArray.from_arrays(parts, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(pa.array(place), structs, type=kind, mask=pa.array(count == 0))
 
 
 def identities(high: Words, low: Words) -> pa.Array:
-    """Ids as text, in decimal: they have 128 bits."""
+    """Ids, which have 128 bits, as decimal text."""
     words = np.zeros((len(low), 4), np.uint64)
     words[:, 0], words[:, 1] = low, high
     return pa.Array.from_buffers(pa.decimal256(39, 0), len(low), [None, pa.py_buffer(words)]).cast(pa.string())
