@@ -152,7 +152,7 @@ def charts() -> dict[Path, str]:
     return {IMAGES / f"bench-{name}.svg": svg(panels()) for name, panels in CHARTS.items()}
 
 
-def draw(_: object = None) -> None:
+def draw() -> None:
     """Write every chart, from the results as they lie there."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     for file, text in charts().items():

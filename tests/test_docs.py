@@ -44,11 +44,16 @@ def test_every_excerpt_is_in_the_file_that_it_names() -> None:
     named = re.findall(r"^\[`[^`\n]+`\]\(([^)]+)\):\n\n```\w+\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     assert len(named) == len(re.findall(r"^```", page.read_text(), re.MULTILINE)) // 2 > 5
     for file, excerpt in named:
-        text, at = (page.parent / file).read_text(), 0
-        for piece in re.split(r"^ *\.\.\.\n", excerpt, flags=re.MULTILINE):
-            found = text.find(piece.strip("\n"), at)
+        text, at = _lines((page.parent / file).read_text()), 0
+        for piece in map(_lines, re.split(r"^ *\.\.\.\n", excerpt, flags=re.MULTILINE)):
+            found = text.find(piece, at)
             assert found >= 0, f"{file} does not have:\n{piece}"
-            at = found + len(piece.strip("\n"))
+            at = found + len(piece)
+
+
+def _lines(code: str) -> str:
+    """Without what a formatter changes in an excerpt: indentation and empty lines."""
+    return "\n".join(line.strip() for line in code.splitlines() if line.strip())
 
 
 def test_every_guarantee_names_tests_that_exist() -> None:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -76,6 +76,9 @@ class Options(BaseModel):
         frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, hide_input_in_errors=True
     )
 
+    # What to say of names that are often given and are no options here, in lower case.
+    no_options: ClassVar[Mapping[str, str]] = {}
+
     @classmethod
     def parse(
         cls,
@@ -99,8 +102,8 @@ class Options(BaseModel):
                 given[alias(name)] = value.removeprefix(SECRET) if is_marked else value
             elif key.lower() in skipped:
                 continue
-            elif elsewhere is not None and key.lower() in elsewhere:
-                raise OptionError(elsewhere[key.lower()])
+            elif (hint := {**(elsewhere or {}), **cls.no_options}.get(key.lower())) is not None:
+                raise OptionError(hint.replace("{value}", str(value)))
             else:
                 raise OptionError(_unknown(key, owner, [shown(cls, name) for name in cls.model_fields]))
         for name, field in cls.model_fields.items():

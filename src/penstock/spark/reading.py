@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock.arrow.buffers import cuts, sizes
+from penstock.arrow.ipc import pack, unpack
 from penstock.errors import OptionError
 from penstock.kit.contract import Gathering, Holding, Predicate, Source
 from penstock.kit.figures import count, so_far
@@ -81,7 +82,7 @@ class _Reading(Generic[Read]):
 
     def _rows(self, partition: Partition) -> Generator[pa.RecordBatch, None, None]:
         if partition.rows is not None:
-            yield from pa.ipc.open_stream(partition.rows)
+            yield from unpack(partition.rows)
             return
         source = self.connector.open_source(self.options)
         try:
@@ -207,10 +208,9 @@ def _packed(schema: pa.Schema, source: Holding, ranges: Sequence[Range]) -> Iter
     rows = pa.Table.from_batches(batches, schema)
     size = np.concatenate([sizes(batch.to_struct_array()) for batch in batches])
     for low, high in cuts(size, PIECE):
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, schema) as stream:
-            stream.write_table(rows.slice(low, high - low))
-        yield out.getvalue().to_pybytes()
+        piece = pack(rows.slice(low, high - low).to_batches(), compressed=False)
+        if piece is not None:
+            yield piece
 
 
 _TESTS: dict[type[spark.Filter], Any] = {

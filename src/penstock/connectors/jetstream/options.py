@@ -1,15 +1,14 @@
 """What a user may set to read and to write JetStream."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
 from penstock.clients.jetstream.api import LEDGER
 from penstock.clients.nats.options import LEFT_OUT, NatsOptions, PublishOptions
 from penstock.clients.nats.subjects import check_filters, problem
-from penstock.errors import OptionError
 from penstock.options import STARTS, Bytes, Count, Csv, Positions, ReadOptions, Seconds, WriteOptions, alias, option
 
 # The stream in which attempts to write are noted, unless the user says otherwise. Nobody means it who misspells a name.
@@ -168,23 +167,11 @@ class JetStreamSinkOptions(NatsOptions, PublishOptions, WriteOptions):
         "it is missing. `none`: rows are known again only within the duplicate window of the stream written to.",
     )
 
-    @classmethod
-    def parse(
-        cls,
-        owner: str,
-        raw: Mapping[str, Any],
-        ignore: Iterable[str] = (),
-        elsewhere: Mapping[str, str] | None = None,
-    ) -> Self:
-        """As any options are; `stream` is a slip that has an answer of its own."""
-        for key, value in raw.items():
-            if key.lower() == "stream":
-                raise OptionError(
-                    "option 'stream' is for reading. A row is written to a subject, and the stream that takes it "
-                    f"stores it: leave 'stream' out, and set 'subject' to one that stream '{value}' takes, or add a "
-                    f"column 'subject'. Which it takes: nats stream info {value}"
-                )
-        return super().parse(owner, raw, ignore, elsewhere)
+    no_options: ClassVar[Mapping[str, str]] = {
+        "stream": "option 'stream' is for reading. A row is written to a subject, and the stream that takes it stores "
+        "it: leave 'stream' out, and set 'subject' to one that stream '{value}' takes, or add a column 'subject'. "
+        "Which it takes: nats stream info {value}"
+    }
 
     @field_validator("subject")
     @classmethod
