@@ -1,5 +1,6 @@
 """The ledger: what it must not forget, what happens when it did, and what it tells of rows that moved."""
 
+import json
 import re
 import threading
 import time
@@ -383,3 +384,21 @@ def test_a_subject_that_no_stream_takes_is_told_before_any_task(query: Query) ->
     with_subject = StructType([*VALUE.fields, StructField("subject", StringType())])
     JetStream(options).writer(with_subject, overwrite=False)
     JetStream(options | {"subject": "{value}"}).writer(StructType([StructField("value", StringType())]), False)
+
+
+def test_notes_are_those_of_0_2(query: Query) -> None:
+    """A query that an earlier version began must find its notes."""
+    query.run(0)
+    query.write(1)
+    notes = {subject.removeprefix(f"{query.ledger}.q."): json.loads(body) for subject, body in held(query)}
+    assert notes["0.done"] == {"batch": 0, "rows": {"0": 10}}
+    assert notes["1.0.0"].keys() == {"last", "lives"}
+    assert notes["1.0.0"]["last"].keys() == {query.stream}
+    query.admin.purge(query.ledger)
+    query.admin.publish([(f"{query.ledger}.q.4.done", b'{"batch": 4, "rows": {"0": 10}}')])
+    query.run(5)
+    assert query.numbers()[-10:] == expected(5)
+
+
+def held(query: Query) -> list[tuple[str, bytes]]:
+    return [(subject, body) for subject, body, _ in stored(query.admin, query.ledger)]
