@@ -11,7 +11,7 @@ from pyspark.sql import datasource as spark
 
 from penstock.errors import ProtocolError
 from penstock.kit.contract import Beginning, Origin, Receipt, Sink
-from penstock.kit.figures import count, so_far
+from penstock.kit.figures import Figures, count, so_far
 from penstock.kit.retry import at_once
 from penstock.options import Options
 from penstock.planning.positions import Offsets
@@ -80,7 +80,8 @@ class _Writing(Generic[Write]):
         return Done(receipt, done)
 
     def _commit(self, messages: Sequence[Any], batch: int | None) -> None:
-        receipts = [message.receipt for message in messages if message is not None]
+        done: list[Done] = [message for message in messages if message is not None]
+        receipts, before = [each.receipt for each in done], so_far()
 
         def once() -> None:
             sink = self._open()
@@ -90,6 +91,8 @@ class _Writing(Generic[Write]):
                 sink.close()
 
         self.options.retry("finishing a batch").run(once)
+        of_tasks = sum((Figures.of_json(each.figures) for each in done), Figures())
+        log.info("what was written: %s", (of_tasks + so_far() - before).as_json())
 
     def _abort(self, messages: Sequence[Any]) -> None:
         """Nothing is taken back: what is written is said, and is known again when the batch is written anew.
