@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sink_tools import Stopped, batch, bodies, commit, write
+from sink_writes import Stopped, batch, bodies, commit, write
 
 from harness import Admin
 from penstock.connectors.jetstream.targets import Targets

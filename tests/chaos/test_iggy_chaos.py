@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from iggy_tools import QUICK
+from iggy_sources_and_sinks import QUICK
 
 from iggy_harness import IggyAdmin, options
 from penstock.connectors.iggy import Iggy

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from s2_tools import write
+from s2_sources_and_sinks import write
 
 from penstock.errors import ConnectError
 from penstock.kit.contract import Origin

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, everything, opened, sequences, until, values, whole
+from jetstream_sources import Query, everything, opened, sequences, until, values, whole
 
 from harness import Admin
 from penstock.connectors.nats import CoreNats

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from jetstream_tools import Query, numbers, opened, sequences, table, until, whole
+from jetstream_sources import Query, numbers, opened, sequences, table, until, whole
 
 from harness import Admin
 from penstock.clients.jetstream import engines

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, opened, until
-from sink_tools import HEADERS, batch, bodies, count, stored
+from jetstream_sources import Query, opened, until
+from sink_writes import HEADERS, batch, bodies, count, stored
 
 from harness import Admin, server
 from penstock.connectors.nats import CoreNats

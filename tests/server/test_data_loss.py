@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, consumers, numbers, once, opened, sequences, table, until, whole
+from jetstream_sources import Query, consumers, numbers, once, opened, sequences, table, until, whole
 
 from harness import Admin
 from penstock.clients.jetstream import api, engines

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jetstream_tools import take, until
+from jetstream_sources import take, until
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from harness import Admin, server

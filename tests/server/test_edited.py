@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, consumers, everything, numbers, once, opened, table, until
+from jetstream_sources import Query, consumers, everything, numbers, once, opened, table, until
 
 from harness import Admin
 from penstock.connectors.jetstream import JetStream

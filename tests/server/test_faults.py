@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jetstream_tools import consumers, numbers, once, opened, sequences, table, until, whole
+from jetstream_sources import consumers, numbers, once, opened, sequences, table, until, whole
 
 from harness import Admin, server
 from penstock.clients.jetstream import api, engines

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from iggy_tools import ME, numbers, read, sink, source, values, write
+from iggy_sources_and_sinks import ME, numbers, read, sink, source, values, write
 
 from iggy_harness import IggyAdmin, Server
 from penstock.connectors.iggy import kept

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from iggy_tools import ME, numbers, read, sink, source, values, write
+from iggy_sources_and_sinks import ME, numbers, read, sink, source, values, write
 
 from iggy_harness import IggyAdmin, Server
 from penstock.clients.iggy import wire

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import until
+from jetstream_sources import until
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
-from sink_tools import Stopped, batch, batches, bodies, commit, count, dies_after, stored, write
+from sink_writes import Stopped, batch, batches, bodies, commit, count, dies_after, stored, write
 
 from harness import Admin, server, server_binary
 from penstock.connectors.jetstream import JetStream, ledger

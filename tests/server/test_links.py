@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import opened, sequences, table, until, whole
+from jetstream_sources import opened, sequences, table, until, whole
 
 from harness import Admin
 from penstock.errors import PenstockError

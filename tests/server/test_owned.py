@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, numbers, once, opened, sequences, table, take, until
+from jetstream_sources import Query, numbers, once, opened, sequences, table, take, until
 
 from harness import Admin
 from penstock.clients.jetstream.calls import ApiError, Calls

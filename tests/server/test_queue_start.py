@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from jetstream_tools import Query, numbers, once, opened, table
+from jetstream_sources import Query, numbers, once, opened, table
 
 from harness import Admin
 from penstock.errors import OptionError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import (
+from jetstream_sources import (
     Query,
     consumers,
     everything,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import Query, consumers, everything, numbers, once, opened, sequences, table, whole
+from jetstream_sources import Query, consumers, everything, numbers, once, opened, sequences, table, whole
 
 from harness import Admin, server, server_binary
 from penstock.clients.nats.client import Denied

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from http_double import HttpDouble, passed_on
 from s2_sdk import CommandRecord, Record, Timestamping
-from s2_tools import QUICK, read, source, trimmed, until, values, write
+from s2_sources_and_sinks import QUICK, read, source, trimmed, until, values, write
 
 from penstock.clients.s2.calls import Calls
 from penstock.connectors.s2 import S2Streams

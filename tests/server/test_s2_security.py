@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from http_double import HttpDouble, answer
-from s2_tools import QUICK
+from s2_sources_and_sinks import QUICK
 
 from penstock.connectors.s2 import S2Streams
 from penstock.errors import ConnectError, OptionError, PenstockError

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from http_double import HttpDouble, passed_on
 from s2_sdk import CommandRecord
-from s2_tools import ME, QUICK, ends, numbers, read, trimmed, until, values, write
+from s2_sources_and_sinks import ME, QUICK, ends, numbers, read, trimmed, until, values, write
 
 from penstock.connectors.s2 import S2Streams, chain
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from credentials import JETSTREAM, UNLIMITED, Authority, Key, creds, jwt, key
-from jetstream_tools import Query, everything, numbers, opened, sequences, table, whole
+from jetstream_sources import Query, everything, numbers, opened, sequences, table, whole
 
 from harness import Admin
 from penstock.clients.jetstream.calls import ApiError

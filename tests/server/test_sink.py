@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sink_tools import HEADERS, ORIGIN, batch, batches, bodies, commit, count, stored, write
+from sink_writes import HEADERS, ORIGIN, batch, batches, bodies, commit, count, stored, write
 
 from harness import Admin
 from penstock.clients.jetstream import publish

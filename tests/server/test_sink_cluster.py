@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import until
-from sink_tools import Stopped, batch, bodies, commit, count, dies_after, write
+from jetstream_sources import until
+from sink_writes import Stopped, batch, bodies, commit, count, dies_after, write
 from test_cluster import PATIENCE, Cluster, asked
 
 from harness import Admin

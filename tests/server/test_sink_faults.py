@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sink_tools import batch, batches, bodies, count, write
+from sink_writes import batch, batches, bodies, count, write
 
 from harness import Admin, server
 from penstock.clients.nats.client import Connection
@@ -55,14 +55,33 @@ def test_a_cut_anywhere_costs_no_row_and_doubles_none(
     assert cuts >= 5, "or nothing was tried"
 
 
+MANY = {
+    "sent": {"sent": [40_000 + 61_007 * k for k in range(8)]},
+    "came": {"plan": [("cut", n) for n in (900, 4_000, 9_999, 30_000, 61_234, 20_001)]},
+}
+
+
 @all_ways
+@pytest.mark.parametrize("direction", MANY)
 @pytest.mark.usefixtures("_hasty")
-def test_many_cuts_in_one_write_cost_no_row(admin: Admin, nats: NatsServer, stream: str, way: str) -> None:
+def test_many_cuts_in_one_write_cost_no_row(
+    admin: Admin, nats: NatsServer, stream: str, way: str, direction: str
+) -> None:
     admin.create(stream, **WAYS[way])
-    with Proxy(nats.port, sent=[40_000 + 61_007 * k for k in range(8)]) as proxy:
+    with Proxy(nats.port, **MANY[direction]) as proxy:  # type: ignore[arg-type]
         write(proxy.url, batches(4 * COUNT), Origin(stream, 0, 0), subject=f"{stream}.x")
-        assert proxy.connections >= 5
+        assert proxy.connections >= 4
     assert bodies(admin, stream) == count(0, 4 * COUNT)
+
+
+@all_ways
+def test_acks_that_never_come_cost_no_row(admin: Admin, nats: NatsServer, stream: str, way: str) -> None:
+    admin.create(stream, **WAYS[way])
+    with Proxy(nats.port, plan=[("stall", 5_000)]) as proxy:
+        limits = {"ackTimeout": "500ms", "requestTimeout": "1s"}
+        write(proxy.url, batches(COUNT), Origin(stream, 0, 0), subject=f"{stream}.x", **limits)
+        assert proxy.connections >= 2
+    assert bodies(admin, stream) == count(0, COUNT)
 
 
 @all_ways

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jetstream_tools import until
-from sink_tools import ORIGIN, Stopped, batch, batches, bodies, count, dies_after, stored, write
+from jetstream_sources import until
+from sink_writes import ORIGIN, Stopped, batch, batches, bodies, count, dies_after, stored, write
 
 from harness import Admin, server, server_binary
 from penstock.clients.jetstream import publish

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from jetstream_tools import Query, consumers, everything, numbers, once, opened, sequences, table, until, whole
+from jetstream_sources import Query, consumers, everything, numbers, once, opened, sequences, table, until, whole
 
 from harness import Admin, server, server_binary
 from penstock.errors import OptionError
