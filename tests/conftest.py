@@ -12,10 +12,40 @@ from harness import Admin, server
 from penstock.kit import retry
 from penstock.spark.session import local_session
 from penstock.testing.nats_server import NatsServer
-from penstock.testing.s2_lite import S2Lite
+from penstock.testing.s2_lite import NoS2LiteError, S2Lite
 
 _names = itertools.count(1)
 retry.FIRST_WAIT = 0.01  # tests cut connections by the thousand
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs S2 comes last, as `make test` may be building it; else what takes long begins early."""
+    items.sort(key=lambda item: "s2" in item.nodeid.lower())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    return (yield from _without_s2_skipped())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    return (yield from _without_s2_skipped())
+
+
+def _without_s2_skipped() -> Iterator[None]:
+    try:
+        yield
+    except NoS2LiteError as error:
+        pytest.skip(str(error))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for all tests that had no S2: it is easily overlooked that they proved nothing."""
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    if without := sum("no s2-lite is here" in reason for reason in skipped):
+        terminalreporter.write_line(f"{without} tests did not run: no s2-lite is here, nor cargo to build it with")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import pytest
 import s2_sdk
 from s2_sdk import AppendInput, CommandRecord, ReadLimit, Record, SeqNum
 
-from penstock.errors import OptionError
 from penstock.testing.s2_lite import S2Lite
 
 
@@ -33,11 +32,7 @@ def server(folder: Path | None = None) -> Iterator[S2Lite | Cloud]:
     if "S2_TEST_ENDPOINT" in os.environ:
         yield Cloud()
         return
-    try:
-        made = S2Lite(folder)
-    except OptionError as error:
-        pytest.fail(str(error), pytrace=False)
-    with made as running:
+    with S2Lite(folder) as running:
         yield running
 
 

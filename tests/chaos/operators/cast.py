@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from operators import iggy, nats_sources, nats_targets, s2
+from operators import iggy, nats_targets, s2
+from operators.core_source import CoreSource
+from operators.durable_source import DurableSource
 from operators.link import Link
 from operators.nats import Nats
 from operators.rounds import Round, playing
 from operators.scene import Operator, Scene, Source, Target
+from operators.stream_source import StreamSource
 
 STREAMS = ["limits", "memory", "capture", "workqueue", "interest", "last"]
 SOURCES = [*STREAMS, "explicit", "all", "core", "records", "upsert", "iggy", "iggy"]
@@ -68,10 +71,10 @@ class Cast:
         if kind == "iggy":
             return iggy.TopicSource(self.scene, *self._reach(self.iggy))
         if kind == "core":
-            return nats_sources.CoreSource(self.scene, *self._reach(self.servers.nats))
+            return CoreSource(self.scene, *self._reach(self.servers.nats))
         if kind in ("explicit", "all"):
-            return nats_sources.DurableSource(self.scene, *self._reach(self.servers.nats), kind)
-        return nats_sources.StreamSource(self.scene, *self._reach(self.servers.nats), kind)
+            return DurableSource(self.scene, *self._reach(self.servers.nats), kind)
+        return StreamSource(self.scene, *self._reach(self.servers.nats), kind)
 
     def _target(self, kind: str) -> Target:
         if kind in ("append", "changes"):
