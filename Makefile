@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SPARK42 := .venv-spark42
+# What takes long comes first, so that both processes have something to do until the end.
+TESTS := tests/spark tests/conformance tests/chaos tests/test_docs.py tests/test_cli.py tests/packaging tests/server tests/unit
+FAST := $(addprefix tests/server/test_, reading.py core.py s2_reading.py iggy_server.py) tests/unit
+SPREAD := -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup wheel java s2-lite demo test chaos mutate test-spark42 check format docs bench clean
+.PHONY: help setup wheel java s2-lite demo test test-fast chaos mutate test-spark42 check format docs bench clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -28,10 +32,14 @@ demo: java ## run the main job on an embedded server
 	@$(BIN)/penstock demo
 
 s2-lite: $(VENV)/.ready
-	@$(BIN)/python -m penstock.testing.s2_lite > /dev/null || true # its tests say what is missing
+	@$(BIN)/python -m penstock.testing.s2_lite > /dev/null || true # what needs it says what is missing
 
-test: java s2-lite ## run every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/spark tests/conformance tests/chaos tests/test_docs.py tests/test_cli.py tests/server tests/unit
+test: java ## run every test
+	@nice $(BIN)/python -m penstock.testing.s2_lite > /dev/null & trap "kill $$! 2> /dev/null" EXIT INT TERM; \
+	$(BIN)/python -m pytest $(SPREAD) $(TESTS)
+
+test-fast: $(VENV)/.ready ## run the unit tests and a server test of every connector, in a minute or so
+	$(BIN)/python -m pytest $(SPREAD) $(FAST)
 
 chaos: ROUNDS ?= 300
 chaos: SEED ?= 1

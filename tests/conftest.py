@@ -18,9 +18,23 @@ _names = itertools.count(1)
 retry.FIRST_WAIT = 0.01  # tests cut connections by the thousand
 
 
+# No JVM of the tests lives long enough to earn back what its optimising compiler costs: 40 % of its time.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(variable, SHORT_LIVED)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs S2 comes last, as `make test` may be building it; else what takes long begins early."""
+    """Any process takes any test, but those that share what a module sets up stay together (--dist loadgroup).
+
+    What needs S2 comes last: `make test` may still be building it.
+    """
+    for item in items:
+        found = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+        shared = [name for name, made in found.items() if made[-1].scope in ("module", "class")]
+        if shared:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{shared[0]}"))
     items.sort(key=lambda item: "s2" in item.nodeid.lower())
 
 

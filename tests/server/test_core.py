@@ -72,13 +72,12 @@ def test_every_message_from_the_confirmed_start_on_arrives(nats: NatsServer, str
         assert [row["value"] for row in arrived(source, 50_000)] == count(0, 50_000)
 
 
+@pytest.mark.usefixtures("_at_once")
 def test_an_address_where_nobody_answers_is_said_at_once() -> None:
     opened = CoreNats.open_source(CoreNats.parse({"servers": "nats://127.0.0.1:1", "subjects": "x"}))
-    began = time.monotonic()
     with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1"):
         at_once(opened.check)
     opened.close()
-    assert time.monotonic() - began < 5
 
 
 def test_members_of_a_queue_group_share_the_messages(nats: NatsServer, stream: str) -> None:
@@ -370,12 +369,11 @@ def test_a_capture_stream_that_is_gone_is_told_as_that(admin: Admin, nats: NatsS
     source.close()
 
 
+@pytest.mark.usefixtures("_at_once")
 def test_a_subject_over_the_control_line_is_refused_at_once(nats: NatsServer, stream: str) -> None:
-    before = time.monotonic()
     rows = batch([b"a", b"b"], subject=pa.array([f"{stream}.x", "x" * 5000]))
     with pytest.raises(OptionError, match=r"row 1 of partition 0 of batch 0 has a subject of 5,000 bytes"):
         publish(nats.url, rows)
-    assert time.monotonic() - before < 2
 
 
 def test_a_server_that_is_away_when_rows_are_sent_is_waited_for(folder: Path) -> None:

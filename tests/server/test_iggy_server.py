@@ -209,19 +209,18 @@ def test_a_server_of_another_version_is_said(double: IggyDouble, stream: str) ->
 @pytest.mark.parametrize(
     ("address", "why"), [("127.0.0.1:1", "Connection refused"), ("no-such-host.invalid:8090", "[Nn]ame")]
 )
+@pytest.mark.usefixtures("_at_once")
 def test_an_address_where_nobody_answers_is_said_at_once_to_readers_and_writers(
     stream: str, address: str, why: str
 ) -> None:
     given = {"address": address, "password": "iggy", "stream": stream, "topic": "t"}
     columns = pa.schema({"value": pa.string()})
-    began = time.monotonic()
     for opened in (Iggy.open_source(Iggy.parse(given)), Iggy.open_sink(Iggy.parse_sink(given), columns)):
         with pytest.raises(
             ConnectError, match=rf"no Iggy server answers at {address} \(.*{why}.*Check 'address'"
         ) as said:
             opened.check()
         assert not isinstance(said.value, Disconnected), "nothing says that it ever worked: no reason to try again"
-    assert time.monotonic() - began < 5
 
 
 def test_a_port_where_something_else_listens_is_said(stream: str) -> None:

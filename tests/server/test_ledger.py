@@ -160,12 +160,11 @@ def test_a_checkpoint_that_was_set_back_is_written_again_after_what_the_error_sa
     assert query.numbers() == expected(0, 1, 2, 3, 4, 2, 3)
 
 
+@pytest.mark.usefixtures("_at_once")
 def test_a_stream_of_the_users_own_is_not_taken_for_the_ledger(query: Query) -> None:
     query.admin.create(query.ledger, f"{query.ledger}else.>")
-    before = time.monotonic()
     with pytest.raises(OptionError, match=rf"stream '{query.ledger}' cannot be the ledger: it does not take"):
         query.write(0)
-    assert time.monotonic() - before < 5
 
 
 @pytest.mark.parametrize("note", [b'{"batch": "2"}', b'{"batch": 2, "rows": []}', b"[]", b"2", b""])
@@ -197,13 +196,12 @@ def test_without_notes_of_empty_batches_the_first_rows_of_a_query_would_be_refus
 
 
 @pytest.mark.parametrize("limit", [{"max_msgs": 1}, {"max_bytes": 100}], ids=str)
+@pytest.mark.usefixtures("_at_once")
 def test_a_full_ledger_is_said_at_once(query: Query, limit: dict[str, int]) -> None:
     query.admin.create(query.ledger, **AS_IT_MUST_BE, **limit)
     query.admin.publish([(f"{query.ledger}.other", b"x" * 20)])
-    before = time.monotonic()
     with pytest.raises(ConnectError, match=r"takes no note: .*maximum (messages|bytes) exceeded.* Raise its limits"):
         query.write(0)
-    assert time.monotonic() - before < 5
     assert query.numbers() == []
     with pytest.raises(ConnectError, match=r"takes no note"):
         query.commit(0, Receipt(Origin("q", 0, 0), 0))
@@ -355,6 +353,7 @@ def test_a_commit_gives_up_after_the_time_that_was_given(own: tuple[NatsServer, 
 
 
 @pytest.mark.parametrize("batch_number", [0, 1])
+@pytest.mark.usefixtures("_at_once")
 def test_a_wrong_address_is_told_at_once(batch_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has never reached the server does not wait for it: neither df.write nor the first batches of a query."""
     connector = JetStream({"servers": f"nats://127.0.0.1:{free_port()}", "subject": "a"})
@@ -362,12 +361,10 @@ def test_a_wrong_address_is_told_at_once(batch_number: int, monkeypatch: pytest.
     task = SimpleNamespace(getLocalProperty=local.get, partitionId=lambda: 0)
     monkeypatch.setattr(TaskContext, "get", lambda: task)
     words = r"no NATS server answers \(127\.0\.0\.1:\d+: Connection refused\)\. Check the option 'servers'"
-    before = time.monotonic()
     with pytest.raises(ConnectError, match=words):
         connector.writer(VALUE, overwrite=False)
     with pytest.raises(ConnectError, match=words):
         connector.streamWriter(VALUE, overwrite=False).write(iter([batch([b"a"])]))
-    assert time.monotonic() - before < 2
 
 
 def test_a_server_without_jetstream_is_told_at_once(folder: Path) -> None:

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
+from pyspark.sql import SparkSession
+
+from penstock.connectors import connector
+from spark.driver import start
 
 DRIVER = Path(__file__).with_name("driver.py")
 
@@ -49,6 +53,11 @@ class Job:
         with self.running(**env) as process:
             code = process.wait(180)
         assert code == 0, self.log.read_text()[-3000:]
+
+    def go_on(self, spark: SparkSession) -> None:
+        """To its end, in another application: that of the tests, which is there already."""
+        spark.dataSource.register(connector(self.told.get("format", "jetstream")))
+        start(spark, self.told | {"available_now": True}).awaitTermination()
 
     def values(self) -> list[int]:
         """Every row the sink has, by its metadata log: what a failed attempt left behind does not count."""
@@ -111,8 +120,15 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def jvm(process: "subprocess.Popen[bytes]") -> int | None:
-    return next((p for p in descendants(process.pid) if "SparkSubmit" in command(p) and "java" in command(p)), None)
+def jvms(process: "subprocess.Popen[bytes]") -> list[int]:
+    return [pid for pid in descendants(process.pid) if "SparkSubmit" in command(pid) and "java" in command(pid)]
+
+
+def kill_jvm(process: "subprocess.Popen[bytes]") -> None:
+    found = jvms(process)
+    assert found, "there is no JVM to kill"
+    for pid in found:
+        kill(pid)
 
 
 def task_workers(process: "subprocess.Popen[bytes]") -> list[int]:
@@ -121,3 +137,12 @@ def task_workers(process: "subprocess.Popen[bytes]") -> list[int]:
         p for p in descendants(process.pid) if "pyspark.daemon" in command(p) and "pyspark.sql" not in command(p)
     ]
     return [child for daemon in daemons for child in descendants(daemon)]
+
+
+def kill_application(process: "subprocess.Popen[bytes]") -> None:
+    """The JVM and all that run its tasks: nobody writes any more when this returns."""
+    workers = task_workers(process)
+    kill_jvm(process)
+    for pid in workers:
+        kill(pid)
+    wait(lambda: not any(map(command, workers)))

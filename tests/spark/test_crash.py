@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from harness import Admin
 from penstock.testing.nats_server import NatsServer
-from spark.jobs import Job, jvm, kill, task_workers, wait
+from spark.jobs import Job, kill, kill_jvm, task_workers, wait
 
 
 @pytest.fixture
@@ -16,35 +17,33 @@ def options(nats: NatsServer, admin: Admin, stream: str) -> dict[str, str]:
 
 
 def test_a_driver_killed_in_a_later_batch_leaves_every_row_once(
-    options: dict[str, str], admin: Admin, stream: str, tmp_path: Path
+    spark: SparkSession, options: dict[str, str], admin: Admin, stream: str, tmp_path: Path
 ) -> None:
     admin.numbers(stream, 20_000)
     job = Job(tmp_path, options | {"startingOffsets": "earliest", "maxRecordsPerTrigger": "1500"})
     with job.running() as process:
         wait(lambda: job.batch_done(2) and (job.batch_open(3) or job.batch_open(4) or job.batch_open(5)), process)
-        kill(jvm(process) or 0)
+        kill_jvm(process)
     before = len(job.values())
     assert before < 20_000, "it was killed too late to prove anything"
-    job.run()
+    job.go_on(spark)
     assert sorted(job.values()) == list(range(20_000))
 
 
 def test_a_driver_killed_in_its_first_batch_keeps_the_start_it_had(
-    options: dict[str, str], admin: Admin, stream: str, tmp_path: Path
+    spark: SparkSession, options: dict[str, str], admin: Admin, stream: str, tmp_path: Path
 ) -> None:
     """A new query starts at latest: rows that came after that start must be read, however often it dies."""
     admin.numbers(stream, 100, start=-100)
     job = Job(tmp_path, options, available_now=False)
     with job.running() as process:
         wait(lambda: job.batch_open(0), process)
-        kill(jvm(process) or 0)
+        kill_jvm(process)
         assert not job.batch_done(0)
     admin.numbers(stream, 50)
-    with job.running() as process:
-        wait(lambda: job.batch_done(1), process)
+    job.go_on(spark)
     admin.numbers(stream, 50, start=50)
-    job.told["available_now"] = True
-    job.run()
+    job.go_on(spark)
     assert sorted(job.values()) == list(range(100))
 
 
@@ -69,12 +68,12 @@ def test_a_python_worker_killed_in_mid_range_is_replaced_and_no_row_lost_or_doub
 
 
 def test_a_restart_may_change_the_limits_and_finds_what_came_since(
-    options: dict[str, str], admin: Admin, stream: str, tmp_path: Path
+    spark: SparkSession, options: dict[str, str], admin: Admin, stream: str, tmp_path: Path
 ) -> None:
     admin.numbers(stream, 3_000)
     first = Job(tmp_path, options | {"startingOffsets": "earliest", "maxRecordsPerTrigger": "1000"})
-    first.run()
+    first.go_on(spark)
     admin.numbers(stream, 2_000, start=3_000)
     more = {"minPartitions": "3", "maxBytesPerTrigger": "20kb", "minRecordsPerTrigger": "10"}
-    Job(tmp_path, options | {"startingOffsets": "latest"} | more).run()
+    Job(tmp_path, options | {"startingOffsets": "latest"} | more).go_on(spark)
     assert sorted(first.values()) == list(range(5_000))

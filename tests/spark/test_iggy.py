@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from iggy_harness import IggyAdmin, Server, options
 from penstock.testing.iggy_double import IggyDouble
-from spark.jobs import Job, jvm, kill, task_workers, wait
+from spark.jobs import Job, kill_application, wait
 
 _names = itertools.count(1)
 ROWS = 40_000
 
 
 def test_a_driver_killed_in_mid_batch_leaves_every_row_once(
-    iggy: Server, iggy_admin: IggyAdmin, tmp_path: Path
+    spark: SparkSession, iggy: Server, iggy_admin: IggyAdmin, tmp_path: Path
 ) -> None:
     stream = f"spark{time.time_ns()}-{next(_names)}"
     iggy_admin.make(stream, "in", 2)
@@ -38,12 +38,10 @@ def test_a_driver_killed_in_mid_batch_leaves_every_row_once(
     with job.running() as process:
         wait(lambda: job.batch_done(2) and job.batch_open(3), process)
         time.sleep(0.05)
-        kill(jvm(process) or 0)
-        for pid in task_workers(process):
-            kill(pid)
+        kill_application(process)
     before = len(iggy_admin.payloads(stream, "out"))
     assert 0 < before < ROWS, "it was killed too early or too late to prove anything"
-    job.run()
+    job.go_on(spark)
     found = [int(value) for value in iggy_admin.payloads(stream, "out")]
     assert sorted(found) == list(range(ROWS))
 
@@ -70,13 +68,14 @@ def copying(spark: SparkSession, server: Server, stream: str, checkpoint: Path, 
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
 
 
-def settled(admin: IggyAdmin, stream: str) -> list[int]:
-    """The rows that are there when nobody writes any more: a task that was stopped ends some time later."""
-    before, now = -1, 0
-    while before != now:
-        before, now = now, admin.count(stream, "out")
-        time.sleep(1)
+def rows_of(admin: IggyAdmin, stream: str) -> list[int]:
     return sorted(int(value) for value in admin.payloads(stream, "out"))
+
+
+def no_task_runs(spark: SparkSession) -> bool:
+    """A task of a query that was stopped or failed ends some time later."""
+    executors = spark.sparkContext._jsc.sc().statusStore().executorList(True)
+    return all(executors.apply(i).activeTasks() == 0 for i in range(executors.size()))
 
 
 def test_a_query_stopped_in_mid_batch_goes_on_and_leaves_every_row_once(
@@ -90,11 +89,12 @@ def test_a_query_stopped_in_mid_batch_goes_on_and_leaves_every_row_once(
         query = copying(spark, server, stream, tmp_path).start()
         admin.wait(lambda: admin.count(stream, "out") > 100, seconds=120)
         query.stop()
-        before = settled(admin, stream)
+        wait(lambda: no_task_runs(spark))
+        before = rows_of(admin, stream)
         assert 0 < len(before) < rows, "it was stopped too early or too late to prove anything"
         server.pace = 0
         copying(spark, server, stream, tmp_path).start().awaitTermination()
-        assert settled(admin, stream) == list(range(rows))
+        assert rows_of(admin, stream) == list(range(rows))
 
 
 def test_rows_that_fail_upstream_in_mid_batch_cost_and_double_none(
@@ -104,9 +104,10 @@ def test_rows_that_fail_upstream_in_mid_batch_cost_and_double_none(
     failing = "if(sequence = 4000, raise_error('upstream fails'), value)"
     with pytest.raises(PySparkException, match="upstream fails"):
         copying(spark, iggy, stream, tmp_path, failing).start().awaitTermination()
-    assert len(settled(iggy_admin, stream)) < 10_000
+    wait(lambda: no_task_runs(spark))
+    assert len(rows_of(iggy_admin, stream)) < 10_000
     copying(spark, iggy, stream, tmp_path).start().awaitTermination()
-    assert settled(iggy_admin, stream) == list(range(10_000))
+    assert rows_of(iggy_admin, stream) == list(range(10_000))
 
 
 def test_a_single_write_reads_no_other_messages(
@@ -132,7 +133,7 @@ def test_a_purge_while_the_query_was_down_stops_it(
         iggy_admin.send(stream, "in", [b"%d" % i for i in range(200, 300)], partition)
     with pytest.raises(PySparkException, match=r"counts anew \(now 0 to 99\): its record 49 is not the one"):
         copying(spark, iggy, stream, tmp_path).start().awaitTermination()
-    assert settled(iggy_admin, stream) == list(range(100))
+    assert rows_of(iggy_admin, stream) == list(range(100))
 
 
 def test_a_wrong_port_is_told_at_once_when_writing(spark: SparkSession, tmp_path: Path) -> None:

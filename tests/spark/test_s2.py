@@ -18,7 +18,7 @@ from penstock.connectors.s2 import S2Streams
 from penstock.testing.proxy import Proxy
 from penstock.testing.s2_lite import S2Lite, binary
 from s2_harness import Cloud, S2Admin, lite
-from spark.jobs import Job, jvm, kill, task_workers, wait
+from spark.jobs import Job, kill_application, wait
 
 _names = itertools.count(1)
 Server = S2Lite | Cloud
@@ -38,7 +38,7 @@ def _numbers(admin: S2Admin, prefix: str) -> list[int]:
 
 @pytest.mark.parametrize("target", ["{name}-out", "{name}-out/{{partition}}"])
 def test_a_driver_killed_in_mid_batch_leaves_every_row_once(
-    s2: Server, s2_admin: S2Admin, name: str, tmp_path: Path, target: str
+    spark: SparkSession, s2: Server, s2_admin: S2Admin, name: str, tmp_path: Path, target: str
 ) -> None:
     s2_admin.make(name)
     s2_admin.append(name, [b"%d" % i for i in range(ROWS)])
@@ -53,12 +53,10 @@ def test_a_driver_killed_in_mid_batch_leaves_every_row_once(
     with job.running() as process:
         wait(lambda: job.batch_done(2) and job.batch_open(3), process)
         time.sleep(0.05)
-        kill(jvm(process) or 0)
-        for pid in task_workers(process):
-            kill(pid)
+        kill_application(process)
     before = len(_numbers(s2_admin, f"{name}-out"))
     assert 0 < before < ROWS, "it was killed too early or too late to prove anything"
-    job.run()
+    job.go_on(spark)
     assert sorted(_numbers(s2_admin, f"{name}-out")) == list(range(ROWS))
     for stream in s2_admin.names(f"{name}-out/"):
         found = [int(body) for body in s2_admin.bodies(stream)]

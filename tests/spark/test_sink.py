@@ -12,7 +12,7 @@ from harness import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.planning.positions import Range
 from penstock.testing.nats_server import NatsServer, free_port
-from spark.jobs import Job, jvm, kill, task_workers, wait
+from spark.jobs import Job, kill, kill_application, task_workers, wait
 
 ROWS = 40_000
 WINDOW = 100_000_000  # nanoseconds: over before a query can be started again
@@ -50,19 +50,16 @@ def in_order_of_partitions(found: list[int]) -> bool:
 
 
 def test_a_driver_killed_in_mid_batch_leaves_every_row_once(
-    copying: Job, nats: NatsServer, admin: Admin, stream: str
+    spark: SparkSession, copying: Job, nats: NatsServer, admin: Admin, stream: str
 ) -> None:
     out = f"{stream}OUT"
     with copying.running() as process:
         # In the middle of a batch with rows: some of it is there, and the batch is not done.
         wait(lambda: copying.batch_done(2) and admin.calls.stream(out).last % 8000 > 500, process)
-        kill(jvm(process) or 0)
-        for pid in task_workers(process):
-            kill(pid)
-    time.sleep(0.3)
+        kill_application(process)
     before = len(numbers(nats.url, out))
     assert 0 < before < ROWS, "it was killed too early or too late to prove anything"
-    copying.run()
+    copying.go_on(spark)
     found = numbers(nats.url, out)
     assert sorted(found) == list(range(ROWS))
     assert in_order_of_partitions(found)
