@@ -69,11 +69,13 @@ class Job:
         files = sorted(set(files))
         return [int(v) for v in ds.dataset(files).to_table(["value"])["value"].to_pylist()] if files else []
 
-    def batch_open(self, number: int) -> bool:
-        """Whether a batch is planned and not yet finished."""
-        return (self.checkpoint / "offsets" / str(number)).exists() and not (
-            self.checkpoint / "commits" / str(number)
-        ).exists()
+    def in_batch(self, first: int) -> bool:
+        """Whether a batch is planned and not yet finished: this one, or a later one where this is over already."""
+        planned, done = (
+            max((int(file.name) for file in folder.glob("[0-9]*") if file.name.isdigit()), default=-1)
+            for folder in (self.checkpoint / "offsets", self.checkpoint / "commits")
+        )
+        return planned >= first and planned > done
 
     def batch_done(self, number: int) -> bool:
         return (self.checkpoint / "commits" / str(number)).exists()

@@ -22,7 +22,7 @@ def test_a_driver_killed_in_a_later_batch_leaves_every_row_once(
     admin.numbers(stream, 20_000)
     job = Job(tmp_path, options | {"startingOffsets": "earliest", "maxRecordsPerTrigger": "1500"})
     with job.running() as process:
-        wait(lambda: job.batch_done(2) and (job.batch_open(3) or job.batch_open(4) or job.batch_open(5)), process)
+        wait(lambda: job.in_batch(3), process)
         kill_jvm(process)
     before = len(job.values())
     assert before < 20_000, "it was killed too late to prove anything"
@@ -37,7 +37,7 @@ def test_a_driver_killed_in_its_first_batch_keeps_the_start_it_had(
     admin.numbers(stream, 100, start=-100)
     job = Job(tmp_path, options, available_now=False)
     with job.running() as process:
-        wait(lambda: job.batch_open(0), process)
+        wait(lambda: job.in_batch(0), process)
         kill_jvm(process)
         assert not job.batch_done(0)
     admin.numbers(stream, 50)
@@ -57,7 +57,7 @@ def test_a_python_worker_killed_in_mid_range_is_replaced_and_no_row_lost_or_doub
         master="local[2,4]",
     )
     with job.running() as process:
-        wait(lambda: job.batch_open(1) and task_workers(process), process)
+        wait(lambda: job.in_batch(1) and task_workers(process), process)
         for pid in task_workers(process):
             kill(pid)
         assert process.wait(120) == 0, job.log.read_text()[-3000:]

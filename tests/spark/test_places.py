@@ -16,6 +16,8 @@ from harness import Admin
 from penstock.testing.nats_server import NatsServer, free_port
 from spark.jobs import Job, descendants, kill, wait
 
+EXECUTOR = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}
+
 
 @pytest.fixture
 def options(nats: NatsServer, admin: Admin, stream: str) -> dict[str, str]:
@@ -25,8 +27,8 @@ def options(nats: NatsServer, admin: Admin, stream: str) -> dict[str, str]:
 
 
 @contextmanager
-def cluster(folder: Path, python: str) -> Iterator[str]:
-    """A master and two workers; its address."""
+def cluster(folder: Path, python: str, workers: int) -> Iterator[str]:
+    """A master and its workers; its address."""
     home = Path(pyspark.__file__).parent
     port, page = free_port(), free_port()
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
@@ -41,7 +43,7 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
         *(
             [spark_class, f"{deploy}.worker.Worker", "--host", "127.0.0.1", "-c", "1", "-m", "1g",
              "--webui-port", str(free_port()), "-d", str(folder / f"work{n}"), address]
-            for n in (1, 2)
+            for n in range(workers)
         ),
     ]  # fmt: skip
     running = []
@@ -50,14 +52,14 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
             for each in commands:
                 running.append(subprocess.Popen(each, env=env, stdout=log, stderr=log))
 
-        def two_workers() -> bool:
+        def all_workers() -> bool:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=2) as answer:
-                    return answer.read().count(b'"state" : "ALIVE"') >= 2
+                    return answer.read().count(b'"state" : "ALIVE"') >= workers
             except OSError:
                 return False
 
-        wait(two_workers)
+        wait(all_workers)
         yield address
     finally:
         for process in running:
@@ -70,7 +72,7 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A cluster for the tests that need nothing special of it, and the folder where its workers work."""
     folder = tmp_path_factory.mktemp("cluster")
-    with cluster(folder, sys.executable) as address:
+    with cluster(folder, sys.executable, 2) as address:
         yield address, folder
 
 
@@ -79,7 +81,7 @@ def test_a_standalone_cluster_of_two_workers_reads_every_row_once(
 ) -> None:
     address, folder = standalone
     before = set(folder.glob("work*/app-*/*"))
-    job = Job(tmp_path, options, master=address, conf={"spark.executor.memory": "512m"})
+    job = Job(tmp_path, options, master=address, conf=EXECUTOR)
     job.run()
     assert sorted(job.values()) == list(range(5_000))
     executors = set(folder.glob("work*/app-*/*")) - before
@@ -100,7 +102,7 @@ def test_a_batch_of_core_nats_may_be_larger_than_what_spark_sends_to_a_task(
             master=standalone[0],
             select=["string(substring(value, 1, 6)) AS value"],
             available_now=False,
-            conf={"spark.executor.memory": "512m"},
+            conf=EXECUTOR,
         )
         with job.running() as process:
             wait(lambda: job.batch_done(0), process)  # it listens from now on
@@ -122,11 +124,11 @@ def test_registering_by_value_works_where_the_package_is_not_installed(options: 
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = str(bare / "bin" / "python")
     absent = subprocess.run(
-        [python, "-c", "import pyarrow, pydantic, pyspark; import penstock"], capture_output=True, text=True
+        [python, "-c", "import pyarrow, pydantic, pyspark; import penstock"], capture_output=True, text=True, env={}
     )
     assert "No module named 'penstock'" in absent.stderr
-    with cluster(tmp_path, python) as address:
-        job = Job(tmp_path, options, master=address, register=True, batch=True, conf={"spark.executor.memory": "512m"})
+    with cluster(tmp_path, python, 1) as address:
+        job = Job(tmp_path, options, master=address, register=True, batch=True, conf=EXECUTOR)
         job.run(PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=sys.executable)
     assert sorted(job.values()) == list(range(5_000))
 

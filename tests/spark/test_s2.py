@@ -51,7 +51,7 @@ def test_a_driver_killed_in_mid_batch_leaves_every_row_once(
         format="s2",
     )  # fmt: skip
     with job.running() as process:
-        wait(lambda: job.batch_done(2) and job.batch_open(3), process)
+        wait(lambda: job.in_batch(3), process)
         time.sleep(0.05)
         kill_application(process)
     before = len(_numbers(s2_admin, f"{name}-out"))

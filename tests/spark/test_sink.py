@@ -12,6 +12,7 @@ from harness import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.planning.positions import Range
 from penstock.testing.nats_server import NatsServer, free_port
+from spark.driver import start
 from spark.jobs import Job, kill, kill_application, task_workers, wait
 
 ROWS = 40_000
@@ -78,7 +79,7 @@ def test_python_workers_killed_in_mid_batch_are_replaced_and_no_row_lost_or_doub
     assert sorted(numbers(nats.url, out)) == list(range(ROWS))
 
 
-def test_a_server_killed_in_mid_batch_costs_no_row(folder: Path, tmp_path: Path) -> None:
+def test_a_server_killed_in_mid_batch_costs_no_row(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     with NatsServer(folder) as running:
         admin = Admin(running.url)
         admin.create("IN")
@@ -90,14 +91,14 @@ def test_a_server_killed_in_mid_batch_costs_no_row(folder: Path, tmp_path: Path)
             "startingOffsets": "earliest",
             "maxRecordsPerTrigger": "8000",
         }
-        job = Job(tmp_path, options, sink={"servers": running.url, "subject": "OUT.x"}, master="local[2,4]")
-        with job.running() as process:
-            wait(lambda: admin.calls.stream("OUT").last > 9000, process)
-            admin.close()
-            running.kill()
-            time.sleep(0.5)
-            running.start()
-            assert process.wait(120) == 0, job.log.read_text()[-3000:]
+        job = Job(tmp_path, options, sink={"servers": running.url, "subject": "OUT.x"})
+        query = start(spark, job.told)
+        wait(lambda: admin.calls.stream("OUT").last > 9000)
+        admin.close()
+        running.kill()
+        time.sleep(0.5)
+        running.start()
+        query.awaitTermination()
         assert sorted(numbers(running.url, "OUT")) == list(range(ROWS))
 
 
