@@ -81,11 +81,12 @@ def commit_all(source: DurableSource) -> list[int]:
 
 
 def as_spark(source: DurableSource, done: Callable[[list[int]], bool]) -> list[int]:
-    """What a query reads that commits a batch only when the next one begins."""
+    """What a query reads until it is done, and commits a batch only when the next one begins."""
     plan = Planner(source, source.options, "latest")
     seen: list[int] = []
     at, deadline = plan.next(plan.initial(), None), time.monotonic() + 30
-    while not done(seen) and time.monotonic() < deadline:
+    while not done(seen):
+        assert time.monotonic() < deadline, f"there came {len(seen)} rows, and then no more"
         end = plan.next(at, None)
         if end != at:
             source.commit(Checkpoint.decode(at).positions)
@@ -103,10 +104,12 @@ def test_a_batch_with_all_that_may_be_pending_is_not_the_last_one(
 ) -> None:
     durable(admin, shared, ack, **config)
     with taking(nats.url, shared, ack, **options) as source:
-        # The last batch is acknowledged too.
-        done = as_spark(source, lambda seen: len(seen) >= 3000 and state(admin, shared)["num_ack_pending"] == 0)
-        assert done == list(range(3000))
-        assert state(admin, shared)["num_ack_pending"] == 0
+
+        def done(seen: list[int]) -> bool:
+            """The last batch is acknowledged too."""
+            return len(seen) >= 3000 and state(admin, shared)["num_ack_pending"] == 0
+
+        assert as_spark(source, done) == list(range(3000))
 
 
 @pytest.mark.parametrize("ack", ["explicit", "all"])
