@@ -9,7 +9,6 @@ import asyncio
 import os
 import socket
 import struct
-import sys
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ from penstock.clients.iggy.faults import NotFound, OtherVersion
 from penstock.clients.iggy.options import IggyOptions
 from penstock.clients.iggy.wire import Messages, Where
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, nearest
+from penstock.kit.process_cache import shared
 
 if TYPE_CHECKING:
     from apache_iggy import SendMessage
@@ -277,8 +277,6 @@ async def _awaited(future: Awaitable[Any]) -> Any:
 
 
 def _sessions() -> dict[Hashable, _Session]:
-    """The sessions of this process. They are kept on `sys`: a module that is pickled by value has new globals in each
-    task.
-    """
-    sessions: dict[Hashable, _Session] = sys.__dict__.setdefault("_penstock_iggy", {})
+    """The sessions of this process."""
+    sessions: dict[Hashable, _Session] = shared("iggy", dict)
     return sessions
