@@ -1,7 +1,9 @@
+import functools
 import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,18 +26,29 @@ for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_
     os.environ.setdefault(variable, SHORT_LIVED)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Any process takes any test, but those that share what a module sets up stay together (--dist loadgroup).
-
-    What needs S2 comes last: `make test` may still be building it.
-    """
-    for item in items:
-        found = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-        shared = [name for name, made in found.items() if made[-1].scope in ("module", "class")]
-        if shared:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{shared[0]}"))
+    """What needs S2 comes last: `make test` may still be building it."""
     items.sort(key=lambda item: "s2" in item.nodeid.lower())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadscope, any process takes any test, but a file that sets something up for several stays whole."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if _is_whole(config.rootpath / file) else nodeid
+
+    return Scheduling(config, log)
+
+
+@functools.cache
+def _is_whole(file: Path) -> bool:
+    return 'scope="module"' in file.read_text()
 
 
 @pytest.hookimpl(wrapper=True)

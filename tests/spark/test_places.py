@@ -143,7 +143,7 @@ def connected(nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Job
     options = {"servers": nats.url, "stream": "CONNECT", "startingOffsets": "earliest", "minPartitions": "4"}
     refused = options | {"user": "ann", "password": "hunter2"}
     job = Job(tmp_path_factory.mktemp("connect"), options, remote="local[2]", batch=True, refused=refused)
-    job.run(PYSPARK_PYTHON=sys.executable)
+    job.run(PYSPARK_PYTHON=sys.executable, SPARK_TESTING="1")  # a port of its own, and not the one of every other
     return job
 
 
