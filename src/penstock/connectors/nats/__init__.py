@@ -1,4 +1,4 @@
-"""format("nats"): Core NATS, what it promises, and how it is opened."""
+"""format("nats"): the name of Core NATS, its guarantees, and how its sources and sinks are opened."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from penstock.spark.connector import Connector
 
 
 class CoreNats(Connector[CoreOptions, CoreSinkOptions]):
-    """Core NATS subjects, as messages arrive."""
+    """Core NATS subjects, read as messages arrive."""
 
     format = "nats"
     options_type = CoreOptions
@@ -25,7 +25,7 @@ class CoreNats(Connector[CoreOptions, CoreSinkOptions]):
 
     @classmethod
     def columns(cls, options: CoreOptions) -> pa.Schema:
-        """What arrives; captured, what a stream keeps of it."""
+        """The columns of a message as it arrives; with `capture`, those of a stream."""
         if options.capture:
             return columns(pa.field("subject", pa.string()), headers=options.include_headers)
         fields = [
@@ -39,22 +39,22 @@ class CoreNats(Connector[CoreOptions, CoreSinkOptions]):
 
     @classmethod
     def open_source(cls, options: CoreOptions) -> Source:
-        """A source that listens from its first use on, or reads what a stream captured."""
+        """A source that listens from its first use on; with `capture`, one that reads a stream."""
         if options.capture:
             return CapturedSource(options)
         return CoreSource(options, cls.columns(options))
 
     @classmethod
     def open_sink(cls, options: CoreSinkOptions, columns: pa.Schema) -> Sink:
-        """A sink that connects when the first row comes."""
+        """A sink that connects for the first row."""
         return CoreSink(options, columns)
 
     @classmethod
     def servers_own(cls, options: CoreSinkOptions) -> Sequence[str]:
-        """When a message arrived; captured, also where it is stored."""
+        """The columns that a source sets: when a message arrived and, with `capture`, where it is stored."""
         return ("timestamp", "stream", "sequence")
 
     @classmethod
     def only_streams(cls, options: CoreOptions) -> str | None:
-        """Nothing is kept to go back to, unless captured."""
+        """What to do in a batch read, as Core NATS keeps no messages; None with `capture`."""
         return None if options.capture else "Core NATS keeps no message. Set capture=true to keep them in a stream"

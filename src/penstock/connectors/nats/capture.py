@@ -1,4 +1,6 @@
-"""A stream that keeps what Core NATS would forget: found where there is one, made where there is none."""
+"""Core NATS with `capture`: a stream keeps the messages, and is read in their place. An existing stream is used, or a
+new one is created. Knows which streams have the subjects; must not know how they are read: format("jetstream") does.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,15 +25,15 @@ log = logging.getLogger("penstock")
 
 
 class Streams(Source, Marking, Resuming, Protocol):
-    """What format("jetstream") reads streams with."""
+    """The source of format("jetstream"), as far as it is used here."""
 
     def stream(self, name: str) -> StreamInfo:
-        """How a stream was at the last look."""
+        """The info of a stream, as of the last `bounds`."""
 
 
 class CapturedSource:
-    """The streams that keep the subjects. The driver finds or makes them at its first question; a task needs neither,
-    as its range names the stream.
+    """A source of the streams that have the subjects. The driver finds or creates them at its first use. A task does
+    not: its range names the stream.
     """
 
     def __init__(self, options: CoreOptions):
@@ -41,100 +43,103 @@ class CapturedSource:
         self.losses = LossReport(options)
 
     def check(self) -> None:
-        """Refuse what cannot be captured."""
+        """Refuse subjects that cannot be captured. Creates the stream where there is none."""
         self.bounds()
 
     def begin(self) -> None:
-        """As the streams do."""
-        self._found().begin()
+        """Begin on the streams."""
+        self._streams().begin()
 
     def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
-        """What was captured is read on, also by a stream that no longer takes the subjects."""
-        before = self._found()
-        self._source = self._reading(list(dict.fromkeys((*self._names, *at))))
+        """Read the streams of the checkpoint too, also those that no longer have the subjects."""
+        before = self._streams()
+        self._source = self._open(list(dict.fromkeys((*self._names, *at))))
         before.close()
         self._source.resume(at, notes)
 
     def notes(self) -> Mapping[str, str]:
-        """As the streams do."""
-        return self._found().notes()
+        """The notes of the streams."""
+        return self._streams().notes()
 
     def bounds(self) -> Bounds:
-        """Both ends of every stream. Together they must still take all of the subjects: what they do not, is lost."""
-        source = self._found()
+        """Both ends of every stream. A loss where the streams no longer have all of the subjects."""
+        source = self._streams()
         bounds = source.bounds()
-        if bounds.keys() >= {*self._names}:  # that one is gone is told better by its position
-            self._refuse_edited([source.stream(name) for name in bounds])
+        if bounds.keys() >= {*self._names}:  # a stream that is gone is reported with its position
+            self._report_edited([source.stream(name) for name in bounds])
         return bounds
 
-    def _refuse_edited(self, streams: Sequence[StreamInfo]) -> None:
-        """Somebody may have edited the streams since they were found."""
+    def _report_edited(self, streams: Sequence[StreamInfo]) -> None:
+        """Report a loss for each subject that no stream has any more: somebody has edited the streams."""
         for subject in self.options.subjects:
             if any(_takes(info, subject) for info in streams):
                 continue
-            taken = "; ".join(f"'{info.name}' takes {_said(info)}" for info in streams)
+            taken = "; ".join(f"'{info.name}' takes {_described(info)}" for info in streams)
             loss = f"no stream keeps all of '{subject}' any more: {taken}. Messages that nobody keeps are lost"
-            part = any(intersect(text, subject) for info in streams for text in info.subjects)
+            overlaps = any(intersect(text, subject) for info in streams for text in info.subjects)
             restart = "Start the query again, and it finds or makes a stream that keeps them."
             give_back = "Give the stream its subjects back, and start the query again."
-            self.losses.report(loss, give_back if part else restart, key=subject)
+            self.losses.report(loss, give_back if overlaps else restart, key=subject)
 
     def marks(self, at: Offsets) -> Mapping[str, str]:
-        """As the streams do."""
-        return self._found().marks(at)
+        """The marks of the streams."""
+        return self._streams().marks(at)
 
     def find(self, shard: str, timestamp: int) -> int:
-        """By the time at which a stream stored it."""
-        return self._found().find(shard, timestamp)
+        """The first position whose message was stored at or after `timestamp`, or the end."""
+        return self._streams().find(shard, timestamp)
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """As the stream counts."""
-        return self._found().count(shard, positions)
+        """How many messages are at or after each position, where the stream must count them; else None."""
+        return self._streams().count(shard, positions)
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
-        source = self._source or self._reading([span.shard])
+        source = self._source or self._open([span.shard])
         self._source = source
         yield from source.read(span)
 
     def progress(self, at: Offsets) -> None:
-        """Nothing to show."""
-        self._found().progress(at)
+        """Show the position on the streams."""
+        self._streams().progress(at)
 
     def commit(self, end: Offsets) -> None:
-        """Release what a stream keeps for us, if it does."""
-        self._found().commit(end)
+        """Release messages on streams that keep them only until they are read."""
+        self._streams().commit(end)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Give the connections back."""
         if self._source is not None:
             self._source.close()
 
-    def _found(self) -> Streams:
+    def _streams(self) -> Streams:
+        """The source of the streams, which are found or created at the first call."""
         if self._source is None:
             connection = connect(self.options)
             try:
                 calls = Calls(connection, self.options)
-                self._source = self._reading(_find(calls, self.options) or [_make(calls, self.options)])
+                self._source = self._open(_find(calls, self.options) or [_create(calls, self.options)])
             except PenstockError:
                 connection.close()
                 raise
             keep(connection)
         return self._source
 
-    def _reading(self, streams: Sequence[str]) -> Streams:
-        """They are read as by format("jetstream"), with the options that both have."""
+    def _open(self, streams: Sequence[str]) -> Streams:
+        """A source of format("jetstream") for these streams, with the options that both formats have."""
         jetstream = connector("jetstream")
         shared = {*NatsOptions.model_fields, *ReadOptions.model_fields}
-        given = {alias(name): getattr(self.options, name) for name in shared & self.options.model_fields_set}
+        set_by_user = {alias(name): getattr(self.options, name) for name in shared & self.options.model_fields_set}
         self._names = streams
-        options = jetstream.parse(given | {"stream": tuple(streams), "subjects": self.options.subjects})
+        options = jetstream.parse(set_by_user | {"stream": tuple(streams), "subjects": self.options.subjects})
         return cast(Streams, jetstream.open_source(options))
 
 
 def _find(calls: Calls, options: CoreOptions) -> list[str]:
-    """The streams that take all of the subjects together; none where one of the subjects is not taken whole."""
-    found: dict[str, None] = {}
+    """The names of the streams that have all of the subjects together; none where a subject has no stream. An
+    OptionError where streams have only a part of a subject, or release messages.
+    """
+    names: dict[str, None] = {}
     for subject in options.subjects:
         infos = [info for info in calls.streams(calls.names(subject)).values() if info is not None]
         whole = [info.name for info in infos if _takes(info, subject)]
@@ -151,19 +156,22 @@ def _find(calls: Calls, options: CoreOptions) -> list[str]:
                     f"stream '{info.name}' takes '{subject}' and has {info.retention} retention: it releases what is "
                     "read, or what nobody waits for. If Spark is to read it all the same, use format('jetstream')."
                 )
-        found |= dict.fromkeys(whole)
-    return list(found)
+        names |= dict.fromkeys(whole)
+    return list(names)
 
 
 def _takes(info: StreamInfo, subject: str) -> bool:
+    """Whether the stream stores all messages that `subject` matches, unchanged."""
     return info.takes and any(intersect(text, subject) == subject for text in info.subjects)
 
 
-def _said(info: StreamInfo) -> str:
+def _described(info: StreamInfo) -> str:
+    """What the stream stores, in words."""
     return ", ".join(info.subjects) if info.takes else "nothing as it is published (sealed, a mirror, or transformed)"
 
 
-def _make(calls: Calls, options: CoreOptions) -> str:
+def _create(calls: Calls, options: CoreOptions) -> str:
+    """Create the stream that captures: its name. An OptionError where the server refuses it."""
     name = options.capture_stream
     try:
         calls.call(
@@ -179,12 +187,12 @@ def _make(calls: Calls, options: CoreOptions) -> str:
         )
     except ApiError as error:
         taken = {stream for subject in options.subjects for stream in calls.names(subject)}
-        remedy = (
-            f"The streams {', '.join(sorted(taken))} take a part of them: name other 'subjects', or read these with "
-            "format('jetstream')"
-            if taken
-            else "Name another one in 'captureStream', or make it yourself"
-        )
+        remedy = "Name another one in 'captureStream', or make it yourself"
+        if taken:
+            remedy = (
+                f"The streams {', '.join(sorted(taken))} take a part of them: name other 'subjects', or read these "
+                "with format('jetstream')"
+            )
         raise OptionError(
             f"capture=true needs a stream on {', '.join(options.subjects)}, and '{name}' cannot be made: {error}. "
             f"{remedy}."

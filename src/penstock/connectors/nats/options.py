@@ -1,4 +1,4 @@
-"""What a user may set to read and to write Core NATS."""
+"""The options of format("nats"), and which of them fit together. Knows no server."""
 
 import re
 from typing import Literal, Self
@@ -9,12 +9,14 @@ from penstock.clients.nats.options import NatsOptions, PublishOptions
 from penstock.clients.nats.subjects import check_filters, problem
 from penstock.options import Bytes, Csv, ReadOptions, Seconds, alias, option
 
+# Options that need messages which are kept.
 POSITIONS = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_records")
+# Options of the stream that `capture` makes.
 CAPTURING = ("capture_stream", "capture_max_age", "capture_storage")
 
 
 class CoreOptions(NatsOptions, ReadOptions):
-    """Which subjects are listened to, and what is done while Spark is busy."""
+    """The options to read: which subjects, how much waits for Spark, and whether a stream captures them."""
 
     subjects: Csv = option(
         doc="The subjects to listen to: a comma list of filters, which must not overlap.", example="sensors.>"
@@ -75,7 +77,7 @@ class CoreOptions(NatsOptions, ReadOptions):
 
 
 class CoreSinkOptions(NatsOptions, PublishOptions):
-    """Where rows are published."""
+    """The options to write: where rows are published."""
 
     subject: str | None = option(
         None,

@@ -1,4 +1,6 @@
-"""Rows to Core NATS: sent, then a barrier. Whoever listens gets them; nobody else keeps them."""
+"""Rows to Core NATS: published, then a PING that the server answers after them. Only current subscribers get them.
+Knows one connection; must not know streams or ids.
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -18,11 +20,12 @@ from penstock.kit.contract import Origin, Receipt
 from penstock.kit.rows import BYTES, NAMED_VALUES, TEXT
 
 TAKES = {"value": BYTES, "subject": TEXT, "headers": NAMED_VALUES, "reply": TEXT}
+# Rows of one write to the socket.
 STEP = 1000
 
 
 class CoreSink:
-    """A sink on one connection, taken when the first row comes."""
+    """A sink on one connection, opened for the first row."""
 
     def __init__(self, options: CoreSinkOptions, columns: pa.Schema):
         templates.accept("nats", columns, options.subject, TAKES)
@@ -30,7 +33,7 @@ class CoreSink:
         self._connection: Connection | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
-        """Publish; returns when the server has taken every row, or says why it did not."""
+        """Publish the rows. Returns when the server has taken all of them; raises its error where it has not."""
         rows = size = 0
         for batch in batches:
             if not len(batch):
@@ -41,7 +44,7 @@ class CoreSink:
         return Receipt(origin, rows, size)
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
-        """Nothing to do."""
+        """Does nothing: the rows are published."""
 
     def check(self) -> None:
         """Reach the server."""
@@ -54,23 +57,24 @@ class CoreSink:
             self._connection = None
 
     def _send(self, batch: pa.RecordBatch, origin: Origin, first: int) -> None:
-        """A batch, and a barrier. Where the connection breaks, the next call sends it again over a new one."""
+        """Publish a batch, and wait for the server. Where the connection breaks, the next call takes a new one."""
         if self._connection is None:
             self._connection = connect(self.options)
-        data, at = self._frames(batch, origin, first, self._connection.max_payload or 1 << 20)
+        data, starts = self._frames(batch, origin, first, self._connection.max_payload or 1 << 20)
         try:
             for low in range(0, len(batch), STEP):
-                self._connection.send(data[at[low] : at[min(len(batch), low + STEP)]])
-            # The barrier: an error of the server, such as a permission that is missing, comes before the answer.
+                self._connection.send(data[starts[low] : starts[min(len(batch), low + STEP)]])
+            # The answer to the PING comes after errors of the server, such as a missing permission.
             self._connection.flush()
         except Disconnected:
             self._connection.close()
             self._connection = None
             raise
         except LineTooLong:
-            raise _refuse(origin, first, longest_line(templates.names(self.options.subject, batch))) from None
+            raise _row_error(origin, first, longest_line(templates.names(self.options.subject, batch))) from None
 
     def _frames(self, batch: pa.RecordBatch, origin: Origin, first: int, limit: int) -> tuple[memoryview, Ints]:
+        """The bytes to send, and where each row starts in them. An OptionError for the first row that is not valid."""
         names = batch.schema.names
         value = batch.column("value").cast(pa.binary())
         subject = templates.names(self.options.subject, batch).cast(pa.binary())
@@ -84,10 +88,11 @@ class CoreSink:
             fault = fault or bad_subject(reply.filter(pc.not_equal(reply, b"")))
         fault = fault or bad_body(block, value, limit)
         if fault is not None:
-            raise _refuse(origin, first, fault)
+            raise _row_error(origin, first, fault)
         out = frames(subject, reply, block, value)
         return memoryview(out.buffers()[2]), offsets(out)
 
 
-def _refuse(origin: Origin, first: int, fault: Fault) -> OptionError:
+def _row_error(origin: Origin, first: int, fault: Fault) -> OptionError:
+    """The error for a row that cannot be published. `first` is the number of the first row of its batch."""
     return OptionError(f"row {first + fault.row} of {origin} {fault.why}.")

@@ -1,6 +1,7 @@
-"""Core NATS as a log that forgets: a thread listens and holds what arrives until Spark has committed it.
+"""Core NATS as a source: a thread subscribes, and holds what arrives until Spark has committed it.
 
-Positions are numbers of arrival. What was not committed when a run ends is gone: Core NATS delivers at most once.
+A position is the number of a message in the order of arrival. What is not committed when a run ends is gone: Core NATS
+delivers at most once. Knows one connection; must not know streams or Spark.
 """
 
 import logging
@@ -22,6 +23,7 @@ from penstock.kit.buffer import Held
 from penstock.planning.positions import Bound, Bounds, Offsets, Range
 
 log = logging.getLogger("penstock")
+# The name of the only shard: all subjects together.
 SHARD = "subjects"
 
 
@@ -37,23 +39,23 @@ class CoreSource:
         self._thread: threading.Thread | None = None
 
     def check(self) -> None:
-        """Reach the server, without listening: a message that came in a queue group now would be lost."""
+        """Reach the server, without subscribing: messages of a queue group that come now would be lost."""
         keep(connect(self.options))
 
     def begin(self) -> None:
-        """Nothing to refuse."""
+        """Does nothing: a new query and one that resumes are the same."""
 
     def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
-        """New numbers lie behind those of the last run."""
+        """Number new messages after those of the last run."""
         if SHARD in at:
             self.held.follow(at[SHARD].next)
 
     def notes(self) -> Mapping[str, str]:
-        """None."""
+        """There are none."""
         return {}
 
     def bounds(self) -> Bounds:
-        """What is held, and what comes next; starts to listen."""
+        """The numbers of the messages that are held, and of the next one. Starts to listen."""
         if self._thread is None:
             self._connection = self._listen()
             self._thread = threading.Thread(target=self._receive, name="penstock-nats", daemon=True)
@@ -63,26 +65,26 @@ class CoreSource:
         return {SHARD: Bound(self.held.first, self.held.next, row_bytes=self.held.row_bytes, transient=True)}
 
     def find(self, shard: str, timestamp: int) -> int:
-        """Nothing is kept that could be found."""
+        """The next number: no older message is kept."""
         return self.held.next
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """Positions count well enough."""
+        """None: positions are consecutive."""
         return None
 
     def ship(self, span: Range) -> list[pa.RecordBatch]:
-        """The rows of a range; those of an earlier run are gone."""
+        """The rows of a range that are held. Those of an earlier run are gone."""
         return self.held.rows(span.start, span.end)
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """Only here, where they were received."""
+        """The rows of a range. Only in the process that listens."""
         yield from self.ship(span)
 
     def progress(self, at: Offsets) -> None:
-        """Nobody to tell."""
+        """Does nothing: Core NATS shows no position."""
 
     def commit(self, end: Offsets) -> None:
-        """Forget what Spark has."""
+        """Drop what Spark has committed."""
         if SHARD in end:
             self.held.release(end[SHARD].next)
 
@@ -93,7 +95,7 @@ class CoreSource:
             self._connection.close()
 
     def _listen(self) -> Connection:
-        """A connection with the subscriptions confirmed: what is published from now on arrives."""
+        """A connection whose subscriptions the server has confirmed: what is published from now on arrives."""
         connection = Connection(self.options)
         queue = f" {self.options.queue}" if self.options.queue else ""
         subscriptions = "".join(f"SUB {s}{queue} {OWN + 1 + i}\r\n" for i, s in enumerate(self.options.subjects))
@@ -102,7 +104,7 @@ class CoreSource:
         return connection
 
     def _receive(self) -> None:
-        """The thread: everything that arrives, until the source is closed."""
+        """Hold everything that arrives, until the source is closed. Runs in the thread."""
         retry = self.options.retry("listening (what is published until then is not received)")
         try:
             while not self._closed:
@@ -115,14 +117,15 @@ class CoreSource:
                     self._connection = None
                     if not self._closed:
                         retry.after(error)
-        except Exception as error:  # whatever it is, the query must not go on without a listener
+        except Exception as error:  # any error: the query must not go on while nothing listens
             self._failed = error
 
     def _add(self, scan: wire.Scan) -> None:
+        """Hold messages, as far as there is room. Warns at the first one that is dropped."""
         if scan.messages is None:
             return
-        first = not self.held.dropped
-        if not self.held.add(self._batch(scan.messages)) and first:
+        is_first_drop = not self.held.dropped
+        if not self.held.add(self._batch(scan.messages)) and is_first_drop:
             log.warning(
                 "messages are dropped: %d bytes wait for Spark (maxBufferBytes). They count in the lag; raise the "
                 "limit, trigger more often, or set capture=true",
@@ -130,14 +133,20 @@ class CoreSource:
             )
 
     def _batch(self, messages: wire.Messages) -> pa.RecordBatch:
-        rows = len(messages)
-        reply = segments(messages.lines, np.minimum(messages.sid_end + 1, messages.reply_end), messages.reply_end)
-        none = pa.array(messages.reply_end <= messages.sid_end)
-        made = {
-            "value": lambda: messages.values,
-            "headers": lambda: headers.headers_column(messages.blocks, rows),
-            "timestamp": lambda: pa.array(np.full(rows, time.time_ns() // 1000)).view(TIMESTAMP),
-            "subject": lambda: text(segments(messages.lines, messages.subject_start, messages.subject_end)),
-            "reply": lambda: pa.compute.if_else(none, pa.scalar(None, pa.string()), text(reply)),
-        }
-        return pa.RecordBatch.from_arrays([made[field.name]() for field in self.columns], schema=self.columns)
+        columns = [_column(messages, name) for name in self.columns.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.columns)
+
+
+def _column(messages: wire.Messages, name: str) -> pa.Array:
+    if name == "headers":
+        return headers.headers_column(messages.blocks, len(messages))
+    if name == "timestamp":
+        return pa.array(np.full(len(messages), time.time_ns() // 1000)).view(TIMESTAMP)
+    if name == "subject":
+        return text(segments(messages.lines, messages.subject_start, messages.subject_end))
+    if name == "reply":
+        start = np.minimum(messages.sid_end + 1, messages.reply_end)
+        reply = text(segments(messages.lines, start, messages.reply_end))
+        has_none = pa.array(messages.reply_end <= messages.sid_end)
+        return pa.compute.if_else(has_none, pa.scalar(None, pa.string()), reply)
+    return messages.values
