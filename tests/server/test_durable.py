@@ -237,7 +237,7 @@ def test_what_could_not_be_acknowledged_at_once_is_acknowledged_later(
     with Proxy(nats.port) as proxy, taking(proxy.url, shared, ack, requestTimeout="1s") as source:
         held(source, 2000)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("penstock.connectors.jetstream.durable._confirmed", refuse)
+            patch.setattr("penstock.connectors.jetstream.durable._confirm", refuse)
             source.commit({shared: Position(source.held.first + 2000)})
             assert state(admin, shared)["ack_floor"]["stream_seq"] == 0
         until(lambda: state(admin, shared)["ack_floor"]["stream_seq"] == 2000)

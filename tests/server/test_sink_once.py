@@ -76,7 +76,7 @@ def test_without_the_guard_a_retry_after_the_window_writes_rows_twice(
 ) -> None:
     """The proof that the test above proves something."""
     monkeypatch.setattr(Guard, "look", lambda *_: None)
-    monkeypatch.setattr(Guard, "over", lambda *_: [])
+    monkeypatch.setattr(Guard, "expired", lambda *_: [])
     subject = made(admin, stream)
     with pytest.raises(Stopped):
         write(nats.url, dies_after(batches(4000), 2), subject=subject)

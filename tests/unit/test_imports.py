@@ -197,6 +197,7 @@ def test_only_these_files_touch_sockets() -> None:
         "clients.iggy.wire",
         "clients.iggy.options",
         "clients.iggy.faults",
+        "connectors.jetstream.bounds",
         "connectors.jetstream.rows",
         "connectors.jetstream.options",
         "connectors.s2.chain",

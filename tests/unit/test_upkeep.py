@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.connectors.jetstream.upkeep import Durable, Note
+from penstock.connectors.jetstream.ownership import Durable, Note
 
 NOTE = Note("query", "a.>,b", "2026-11-16T12:00:00Z")
 
@@ -27,7 +27,7 @@ def test_a_note_that_says_something_else_is_none(text: str) -> None:
         (99, 60, True, True),  # it keeps nothing up to 99, and messages are there
     ],
 )
-def test_a_durable_that_is_ahead_of_the_query_has_let_go(
+def test_a_durable_that_is_ahead_of_the_query_has_released(
     floor: int, first: int, filtered: bool, expected: bool
 ) -> None:
-    assert Durable(NOTE, False, floor).has_let_go(50, first, filtered) is expected
+    assert Durable(NOTE, False, floor).has_released(50, first, filtered) is expected

@@ -1,4 +1,4 @@
-"""format("jetstream"): what it is called, what it promises, and how it is opened."""
+"""format("jetstream"): its name, its guarantees, and how its sources and sinks are opened."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from penstock.kit.contract import Guarantee, Predicate, Sink, Source
 from penstock.kit.rows import columns
 from penstock.spark.connector import Connector
 
-# A consumer takes many filters, but each costs on every message.
+# A consumer takes many filters, but each one costs time for every message.
 MOST_SUBJECTS = 64
 
 
@@ -28,47 +28,49 @@ class JetStream(Connector[JetStreamOptions, JetStreamSinkOptions]):
 
     @classmethod
     def columns(cls, options: JetStreamOptions) -> pa.Schema:
-        """The shared ones and the subject."""
+        """The columns that all connectors share, and the subject."""
         return columns(pa.field("subject", pa.string()), headers=options.include_headers)
 
     @classmethod
     def open_source(cls, options: JetStreamOptions) -> Source:
-        """A source that connects at its first question."""
+        """A source that connects when it is first used."""
         if options.ack != "none":
             return DurableSource(options, cls.columns(options))
         return JetStreamSource(options, cls.columns(options))
 
     @classmethod
     def open_sink(cls, options: JetStreamSinkOptions, columns: pa.Schema) -> Sink:
-        """A sink that connects when the first row comes."""
+        """A sink that connects for the first row."""
         return JetStreamSink(options, columns)
 
     @classmethod
     def servers_own(cls, options: JetStreamSinkOptions) -> Sequence[str]:
-        """When and where a message was stored."""
+        """The columns that the server sets: when and where a message was stored."""
         return ("timestamp", "stream", "sequence")
 
     @classmethod
     def only_streams(cls, options: JetStreamOptions) -> str | None:
-        """A consumer that others share gives each message once."""
+        """What to do in a batch read with `ack`, where each message comes once; None where batch reads are possible."""
         return None if options.ack == "none" else "leave 'ack' at none to look at a stream"
 
     @classmethod
     def narrow(cls, options: JetStreamOptions, predicates: Sequence[Predicate]) -> JetStreamOptions | None:
-        """Fewer subjects, where a predicate on `subject` can be said in filters; it may still match too much."""
+        """The options with fewer subjects, where filters can express a predicate on `subject`; they may match too much.
+        None where no subject is left.
+        """
         for column, test, value in predicates:
             if column != "subject" or test not in ("=", "in", "startswith"):
                 continue
             if test == "startswith":
                 prefix = prefix_filter(value)
-                asked = [prefix] if prefix else [">"]
+                wanted = [prefix] if prefix else [">"]
             else:
-                asked = list(dict.fromkeys(value if test == "in" else [value]))
-                if any(problem(subject, wildcards=False) for subject in asked):
+                wanted = list(dict.fromkeys(value if test == "in" else [value]))
+                if any(problem(subject, wildcards=False) for subject in wanted):
                     continue  # servers do store messages on subjects such as 'a.*', which no filter can name
-            both = [f for a in asked for b in options.subjects or (">",) if (f := intersect(a, b))]
-            if not both:
+            filters = [both for a in wanted for b in options.subjects or (">",) if (both := intersect(a, b))]
+            if not filters:
                 return None
-            if len(both) <= MOST_SUBJECTS and both != [">"]:
-                options = options.narrowed(tuple(dict.fromkeys(both)))
+            if len(filters) <= MOST_SUBJECTS and filters != [">"]:
+                options = options.narrowed(tuple(dict.fromkeys(filters)))
         return options

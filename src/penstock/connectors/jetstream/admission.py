@@ -1,4 +1,6 @@
-"""What cannot be read as asked is refused before the first row, with the way out."""
+"""Refuses streams, filters and positions that cannot be read as the options say, before the first row, with a remedy.
+Knows options and what streams allow; reads no rows and changes nothing on the server.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,16 +15,16 @@ from penstock.errors import OptionError
 
 
 def listed(info: StreamInfo, filters: Sequence[str]) -> bool:
-    """Whether the stream takes messages that one of the filters matches, as it is configured now.
+    """Whether one of the filters matches a subject that the stream lists now.
 
-    It may hold others: somebody edited it, and what was stored before is kept. So this chooses streams for a new
-    query, and never what is read or released of one.
+    A stream that was edited may also hold subjects that it listed before. So this may choose streams for a new query,
+    but not decide what is read or released.
     """
     return info.derived or any(intersect(text, subject) for text in filters for subject in info.subjects or (">",))
 
 
 def admit(calls: Calls, options: JetStreamOptions, streams: Mapping[str, StreamInfo]) -> None:
-    """Refuse streams that cannot be read as asked."""
+    """Refuse streams that cannot be read with this readEngine, or at all."""
     for name, info in streams.items():
         if info.retention != "limits" or options.read_engine == "direct":
             _needs_direct(calls, info)
@@ -34,14 +36,14 @@ def admit(calls: Calls, options: JetStreamOptions, streams: Mapping[str, StreamI
 
 
 def admit_filters(calls: Calls, filters: Sequence[str], streams: Mapping[str, StreamInfo]) -> None:
-    """Refuse filters where none of them can match anything in the streams, neither stored nor to come."""
+    """Refuse the filters where none of them can match a message in the streams, stored or to come."""
     infos = list(streams.values())
     if infos and filters and not _may_hold(calls, infos, filters):
         _refuse(", ".join(filters), infos)
 
 
 def admit_each_filter(calls: Calls, filters: Sequence[str], streams: Mapping[str, StreamInfo]) -> None:
-    """Refuse a filter that can match nothing, and a stream that no filter can match: of a new query, a slip."""
+    """Refuse a filter that can match no message, and a stream that no filter can match. For a new query."""
     infos = list(streams.values())
     for text in filters if infos else ():
         if not _may_hold(calls, infos, [text]):
@@ -54,6 +56,7 @@ def admit_each_filter(calls: Calls, filters: Sequence[str], streams: Mapping[str
 
 
 def _may_hold(calls: Calls, infos: Sequence[StreamInfo], filters: Sequence[str]) -> bool:
+    """Whether one of the filters matches a message in the streams, stored or to come."""
     if any(listed(info, filters) for info in infos):
         return True
     return any(calls.first_from(info.name, info.first, filters) is not None for info in infos)
@@ -67,7 +70,7 @@ def _refuse(filters: str, infos: Sequence[StreamInfo]) -> NoReturn:
 
 
 def admit_query(calls: Calls, options: JetStreamOptions, info: StreamInfo) -> None:
-    """Refuse a streaming query, which releases what it has read, where it cannot or must not release it."""
+    """Refuse a streaming query where it could not release what it has read, or would lose messages."""
     if info.retention == "interest":
         _needs_follower(calls, options, info)
     elif info.retention == "workqueue":
@@ -75,15 +78,16 @@ def admit_query(calls: Calls, options: JetStreamOptions, info: StreamInfo) -> No
 
 
 def admit_position(calls: Calls, options: JetStreamOptions, info: StreamInfo, at: int, noted: str | None) -> None:
-    """Refuse a position on a work queue with messages before it that the query has not read: a commit deletes them.
+    """Refuse a position in a work queue with unread messages before it, which a commit would delete.
 
-    `noted` are the filters by which the query has read the stream until now; None: it is new, and has read nothing.
+    `noted` are the filters with which the query has read the stream until now; None for a new query.
     """
     if options.purge_unread:
         return
-    wanted, read = options.subjects or (">",), noted.split(",") if noted else []
-    both = [text for a in wanted for b in read if (text := intersect(a, b))]
-    unread = before(calls, info, wanted, at) - before(calls, info, both, at)
+    wanted = options.subjects or (">",)
+    read_before = noted.split(",") if noted else []
+    read = [both for a in wanted for b in read_before if (both := intersect(a, b))]
+    unread = before(calls, info, wanted, at) - before(calls, info, read, at)
     if unread <= 0:
         return
     if noted is None:
@@ -140,9 +144,11 @@ def _needs_purge(info: StreamInfo) -> None:
 
 
 def admit_reader(subjects: Sequence[str], info: StreamInfo, config: Mapping[str, Any]) -> None:
-    """Refuse a work queue that has this consumer, if it takes messages that the query is to read."""
+    """Refuse a work queue with another consumer, where that takes messages which the query reads. `config` is the
+    consumer's.
+    """
     taken = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
-    # Who acknowledges nothing, as mirrors do before nats-server 2.14, takes nothing away.
+    # A consumer without acknowledgements, such as a mirror's before nats-server 2.14, takes nothing away.
     if config.get("ack_policy") == "none" or not any(intersect(a, b) for a in taken for b in subjects or (">",)):
         return
     name = config.get("durable_name") or config.get("name")

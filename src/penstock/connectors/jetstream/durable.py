@@ -1,8 +1,8 @@
 """A durable consumer that others share, as a source: messages are held from their delivery until Spark has committed
-them, and acknowledged then. At least once: what is not acknowledged when a run ends is delivered again.
+them, and then acknowledged. At least once: what is not acknowledged when a run ends is delivered again.
 
-A thread pulls while there is room, tells the server of long batches that they are still being worked on, and
-acknowledges later what could not be acknowledged at once.
+A thread pulls while there is room. It also tells the server that messages of long batches are still in progress, and
+acknowledges what could not be acknowledged at the commit. Knows the consumer; must not know Spark or other streams.
 """
 
 import logging
@@ -34,17 +34,17 @@ from penstock.planning.positions import Bound, Bounds, Offsets, Range
 log = logging.getLogger("penstock")
 
 PULL, PULL_BYTES, PULL_SECONDS = 5000, 8 << 20, 2.0
-# There is enough room to pull again: so many bytes, or a quarter of a small buffer.
+# Pull again when so many bytes are free, or a quarter of a small buffer.
 ENOUGH = 2 << 20
-# Acknowledgements that are sent and confirmed in one go.
+# How many acknowledgements are sent and confirmed together.
 ACKS = 1000
-# What waits so many times the consumer's `ack_wait` for an acknowledgement is worth a warning.
+# Warn when acknowledgements have waited for so many times the consumer's `ack_wait`.
 LONG = 3
-# When nothing has come for so many seconds, what Spark has had is to be acknowledged.
+# After so many seconds without a message, let Spark commit the last batch.
 QUIET = 0.2
-# Where ack=all must wait for others, it looks again after so many seconds.
+# How many seconds ack=all waits for other clients before it asks the server again.
 AGAIN = 0.5
-# The end of a reply subject whose message is delivered for the first time: how often, three numbers, and how many wait.
+# The end of the reply subject of a first delivery: number of deliveries, two sequences, time, and pending messages.
 FIRST_DELIVERY = r"\.1\.\d+\.\d+\.\d+\.\d+$"
 
 
@@ -60,27 +60,27 @@ class DurableSource:
         self._closed = False
         self._ack_wait = 30.0
         self._acking = threading.Lock()
-        self._owed = Deliveries.of([])  # Spark has them, and the server does not know it
+        self._owed = Deliveries.of([])  # committed by Spark, but not acknowledged yet
         self._owed_since: float | None = None
-        self._look_at = 0.0
+        self._next_ack = 0.0  # when the thread tries to acknowledge again
         self._warned = False
-        self._stands = 0  # where the query does, and since when
-        self._since = 0.0
+        self._position = 0  # of the query
+        self._position_since = 0.0
 
     def begin(self) -> None:
-        """Nothing to refuse."""
+        """Does nothing: a new query and one that resumes are the same."""
 
     def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
-        """New numbers lie behind those of the last run."""
+        """Number new messages after those of the last run."""
         if self.stream in at:
             self.held.follow(at[self.stream].next)
 
     def notes(self) -> Mapping[str, str]:
-        """None."""
+        """There are none."""
         return {}
 
     def bounds(self) -> Bounds:
-        """What is held, and what comes next; starts to pull."""
+        """The numbers of the messages that are held, and of the next one. Starts to pull."""
         if self._thread is None:
             self.check()
             self._thread = threading.Thread(target=self._work, name="penstock-durable", daemon=True)
@@ -88,40 +88,41 @@ class DurableSource:
         if self._failed is not None:
             raise self._failed
         held = self.held
-        # Spark tells of a batch that is done only when it begins the next one. While nothing new comes there is none,
-        # and nothing may come because of what is not acknowledged: then a number without a row makes an empty one.
-        if held.next == self._stands and time.monotonic() - self._since > QUIET and held.waiting():
+        # Spark commits a batch only when it begins the next one, and without new messages there is none. The server may
+        # send nothing more before the last batch is acknowledged: then a number without a row makes an empty batch.
+        quiet = time.monotonic() - self._position_since > QUIET
+        if held.next == self._position and quiet and held.waiting():
             held.skip()
         return {self.stream: Bound(held.first, held.next, row_bytes=held.row_bytes, transient=True)}
 
     def find(self, shard: str, timestamp: int) -> int:
-        """The consumer says what comes."""
+        """The next number: the consumer decides what comes."""
         return self.held.next
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """Positions count well enough."""
+        """None: positions are consecutive."""
         return None
 
     def ship(self, span: Range) -> list[pa.RecordBatch]:
-        """The rows of a range. Those of an earlier run are delivered again, under new numbers."""
+        """The rows of a range that are held. Those of an earlier run are delivered again, with new numbers."""
         return [batch.select(self.columns.names) for batch in self.held.rows(span.start, span.end)]
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """Only here, where they were received."""
+        """The rows of a range. Only in the process that pulls."""
         yield from self.ship(span)
 
     def progress(self, at: Offsets) -> None:
-        """Where the query stands; the consumer itself shows it."""
+        """Remember the position. Nothing is shown on the server: the consumer itself has its state."""
         if self.stream in at:
-            self._stands, self._since = at[self.stream].next, time.monotonic()
+            self._position, self._position_since = at[self.stream].next, time.monotonic()
 
     def commit(self, end: Offsets) -> None:
-        """Acknowledge what Spark has. Where that cannot be done now, the thread does it later."""
+        """Acknowledge what Spark has committed. Where that fails, the thread does it later."""
         if self.stream not in end:
             return
-        done = Deliveries.of(self.held.release(end[self.stream].next))
+        committed = Deliveries.of(self.held.release(end[self.stream].next))
         with self._acking:
-            self._owed += done
+            self._owed += committed
         try:
             connection = connect(self.options)
             self._acknowledge(Calls(connection, self.options))
@@ -134,7 +135,7 @@ class DurableSource:
         self._closed = True
 
     def check(self) -> None:
-        """Refuse a consumer that is not what the options say. Takes no message."""
+        """Refuse a consumer that does not exist or does not fit the options. Takes no message."""
         connection = connect(self.options)
         calls = Calls(connection, self.options)
         calls.stream(self.stream)
@@ -142,14 +143,14 @@ class DurableSource:
         keep(connection)
 
     def _pull_limits(self, calls: Calls) -> api.PullLimits:
-        """What the consumer allows, and how patient it is; an error where it does not suit."""
+        """The limits of a pull; an OptionError where the consumer does not exist or does not fit the options."""
         try:
             config = field(self._info(calls), "config", dict)
         except ApiError as error:
             if error.code != api.NO_CONSUMER:
                 raise
-            there = [c.get("durable_name") or c.get("name") for c in calls.consumers(self.stream)]
-            listed = f"It has: {', '.join(map(str, there))}." if there else "It has none."
+            names = [config.get("durable_name") or config.get("name") for config in calls.consumers(self.stream)]
+            listed = f"It has: {', '.join(map(str, names))}." if names else "It has none."
             raise OptionError(f"stream '{self.stream}' has no consumer '{self.consumer}'. {listed}") from None
         if config.get("deliver_subject"):
             raise OptionError(f"consumer '{self.consumer}' pushes messages; make one that is pulled from.")
@@ -161,14 +162,14 @@ class DurableSource:
         return api.PullLimits.of(config, PULL, PULL_BYTES, self._patience())
 
     def _patience(self) -> float:
-        """How long a pull may wait: the server must hear of us in time, and we of it."""
+        """How many seconds a pull may wait, so that acknowledgements and errors are in time."""
         return min(PULL_SECONDS, self._ack_wait / 6, self.options.request_timeout / 2)
 
     def _info(self, calls: Calls) -> dict[str, Any]:
         return calls.call(f"CONSUMER.INFO.{self.stream}.{self.consumer}")
 
     def _work(self) -> None:
-        """The thread."""
+        """Pull until the source is closed. Runs in the thread."""
         retry = self.options.retry(f"pulling from '{self.consumer}'")
         try:
             while not self._closed:
@@ -176,11 +177,11 @@ class DurableSource:
                     self._pull(retry)
                 except Disconnected as error:
                     retry.after(error)
-        except Exception as error:  # whatever it is, the query must not go on without anybody who pulls
+        except Exception as error:  # any error: the query must not go on while nothing is pulled
             self._failed = error
 
     def _pull(self, retry: Retry) -> None:
-        """One connection's life: a pull after the other, until it breaks or the source is closed."""
+        """Pull on one connection, until it breaks or the source is closed."""
         connection = connect(self.options)
         calls = Calls(connection, self.options)
         limits = self._pull_limits(calls)
@@ -190,10 +191,10 @@ class DurableSource:
         pulls, large = 0, False
         while not self._closed:
             if time.monotonic() >= in_progress:
-                self._still_at_work(connection)
+                self._send_in_progress(connection)
                 in_progress = time.monotonic() + self._ack_wait / 3
-            # Between two pulls no message is on its way to us: what is pending is in our hands, or in somebody else's.
-            if time.monotonic() >= self._look_at:
+            # Between two pulls no message is on its way: each pending one is held here, or is another client's.
+            if time.monotonic() >= self._next_ack:
                 self._acknowledge(calls)
             room, empty = self.held.room(), self.held.first == self.held.next
             if not empty and room < min(ENOUGH, self.held.most // 4):
@@ -201,18 +202,18 @@ class DurableSource:
                 continue
             pulls += 1
             reply, batch = f"{inbox}.{pulls}", 1 if large else limits.batch
-            # A message that is larger than the limit comes by itself, without one.
-            most = None if large else max(1, min(limits.max_bytes, room // 2))
-            connection.publish(subject, api.pull(batch, most, limits.expires), reply)
-            end = self._received(connection, sid, reply.encode(), 1 if large else None)
+            # A message that is larger than the limit is pulled alone, without a limit.
+            max_bytes = None if large else max(1, min(limits.max_bytes, room // 2))
+            connection.publish(subject, api.pull(batch, max_bytes, limits.expires), reply)
+            end = self._receive(connection, sid, reply.encode(), 1 if large else None)
             retry.progress()
             large = end.too_large and (empty or room > connection.max_payload)
             if end.too_large and not large:
-                time.sleep(0.05)  # until Spark has committed some
+                time.sleep(0.05)  # Spark must commit first
         connection.close()
 
-    def _received(self, connection: Connection, sid: int, reply: bytes, expected: int | None) -> engines.PullEnd:
-        """Hold what comes until the pull has ended: with its status, or with as many messages as are expected."""
+    def _receive(self, connection: Connection, sid: int, reply: bytes, expected: int | None) -> engines.PullEnd:
+        """Hold the messages of a pull until its end: its status, or the `expected` number of messages."""
         while True:
             scan = connection.receive(sid, linger=False)
             if scan.messages is not None:
@@ -221,10 +222,10 @@ class DurableSource:
                     return engines.PullEnd(0)
             for frame in scan.others:
                 if frame.subject == reply:
-                    return engines.pull_ended(frame, 0)  # raises where the consumer is gone
+                    return engines.pull_ended(frame, 0)  # raises where the consumer was deleted
 
     def _acknowledge(self, calls: Calls) -> None:
-        """Acknowledge what Spark has; with ack=all as far as nothing is acknowledged that others were given."""
+        """Acknowledge what Spark has committed. With ack=all, only up to the first message of another client."""
         with self._acking:
             if not self._owed.size():
                 return
@@ -232,23 +233,24 @@ class DurableSource:
                 self._acknowledge_all(calls)
                 return
             while self._owed.size():
-                _confirmed(calls.connection, self._owed.reply[:ACKS])
+                _confirm(calls.connection, self._owed.reply[:ACKS])
                 self._owed = Deliveries(*(column[ACKS:] for column in self._owed))
 
     def _acknowledge_all(self, calls: Calls) -> None:
+        """Acknowledge with ack=all, as far as it is safe. Warns where that waits for long."""
         held = Deliveries.of(self.held.waiting())  # before the server is asked
         info = self._info(calls)
-        lowest = field(info, "ack_floor", dict)
-        floor = field(lowest, "stream_seq", int), field(lowest, "consumer_seq", int)
+        ack_floor = field(info, "ack_floor", dict)
+        floor = field(ack_floor, "stream_seq", int), field(ack_floor, "consumer_seq", int)
         self._owed = self._owed.after(floor[0])
         row, foreign = safe(self._owed, held, floor, field(info, "num_ack_pending", int))
         if row is not None:
             last = int(self._owed.sequence[row])
-            _confirmed(calls.connection, self._owed.reply[row : row + 1])
+            _confirm(calls.connection, self._owed.reply[row : row + 1])
             self._owed = self._owed.after(last)
             self._owed_since = None
         now = time.monotonic()
-        self._look_at = now + AGAIN
+        self._next_ack = now + AGAIN
         if not self._owed.size() or self._owed_since is None:
             self._owed_since, self._warned = now, False
         if now - self._owed_since < LONG * self._ack_wait:
@@ -265,16 +267,14 @@ class DurableSource:
             log.warning("%d messages cannot be acknowledged any more, and come again", self._owed.size())
             self._owed = Deliveries.of([])
 
-    def _still_at_work(self, connection: Connection) -> None:
-        """Tell the server that what is held is being worked on, or it would deliver it to others."""
+    def _send_in_progress(self, connection: Connection) -> None:
+        """Tell the server that messages are still in progress. Otherwise it would deliver them to others."""
         for replies in (*(batch.column(ACK) for batch in self.held.waiting()), self._owed.reply):
             if len(replies):
-                out = frames(
-                    replies.cast(pa.binary()), None, None, pa.repeat(pa.scalar(b"+WPI", pa.binary()), len(replies))
-                )
-                connection.send(memoryview(out.buffers()[2])[: int(offsets(out)[-1])])
+                _publish(connection, replies, None, b"+WPI")
 
     def _batch(self, messages: wire.Messages) -> pa.RecordBatch:
+        """The messages as rows that can be acknowledged. Counts those that were delivered before."""
         batch = engines.as_batch(engines.consumer_rows(messages), self.stream, self.columns)
         replies = segments(messages.lines, messages.sid_end + 1, messages.reply_end).cast(pa.string())
         first = pc.match_substring_regex(replies, FIRST_DELIVERY)
@@ -282,13 +282,11 @@ class DurableSource:
         return with_acks(batch, replies)
 
 
-def _confirmed(connection: Connection, replies: pa.Array) -> None:
-    """Acknowledge messages, all at once, and wait until the server has said so of each."""
+def _confirm(connection: Connection, replies: pa.Array) -> None:
+    """Acknowledge messages together, and wait until the server has confirmed each."""
     sid, inbox = connection.subscribe()
     answers = join(inbox.encode() + b".", numbers(np.arange(len(replies))))
-    acks = pa.repeat(pa.scalar(b"+ACK", pa.binary()), len(replies))
-    out = frames(replies.cast(pa.binary()), answers, None, acks)
-    connection.send(memoryview(out.buffers()[2])[: int(offsets(out)[-1])])
+    _publish(connection, replies, answers, b"+ACK")
     left = len(replies)
     while left:
         scan = connection.receive(sid, linger=False, kind="reply")
@@ -296,3 +294,10 @@ def _confirmed(connection: Connection, replies: pa.Array) -> None:
         if any(frame.subject.startswith(inbox.encode()) for frame in scan.others):
             raise Disconnected("nobody takes acknowledgements any more: the consumer is gone")
     connection.unsubscribe(sid)
+
+
+def _publish(connection: Connection, subjects: pa.Array, replies: pa.Array | None, body: bytes) -> None:
+    """Publish the same body on each subject, in one write."""
+    bodies = pa.repeat(pa.scalar(body, pa.binary()), len(subjects))
+    out = frames(subjects.cast(pa.binary()), replies, None, bodies)
+    connection.send(memoryview(out.buffers()[2])[: int(offsets(out)[-1])])

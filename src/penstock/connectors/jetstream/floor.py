@@ -1,7 +1,7 @@
 """How far a consumer with the ack policy `all` may be acknowledged. Pure: knows numbers, no server.
 
-One acknowledgement there is one of every message up to it, whoever got them. A message that was delivered to somebody
-who died, or over a connection that was cut, is pending and in nobody's hands: it must be delivered again first.
+With this policy one acknowledgement covers every message up to it, also those that other clients got. A message whose
+client died, or whose connection broke, is pending though nobody works on it: the server must deliver it again first.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 from penstock.arrow.buffers import Ints
 from penstock.errors import ProtocolError
 
-# Columns that travel with a message from its delivery to its acknowledgement: the subject to acknowledge on, and the
-# number of the delivery, which is a part of it.
+# Columns that a row has from its delivery to its acknowledgement: the subject to acknowledge on, and the consumer's
+# sequence of the delivery, which is a part of that subject.
 ACK, DELIVERY = "ack", "delivery"
 
 
 def with_acks(batch: pa.RecordBatch, replies: pa.Array) -> pa.RecordBatch:
-    """Rows with what is needed to acknowledge them."""
-    # The subject ends with the sequence in the stream, the number of the delivery, nanoseconds, and messages to come.
+    """The rows with the columns ACK and DELIVERY. A ProtocolError where a reply subject has no number."""
+    # The subject ends with the sequences of the stream and of the consumer, nanoseconds, and messages to come.
     number = pc.extract_regex(replies, r"\.(?P<delivery>\d{1,18})\.\d+\.\d+$").field(0).cast(pa.int64())
     if number.null_count:
         bad = replies.filter(pc.is_null(number))[0].as_py()
@@ -30,7 +30,7 @@ def with_acks(batch: pa.RecordBatch, replies: pa.Array) -> pa.RecordBatch:
 
 
 class Deliveries(NamedTuple):
-    """Messages as they were delivered: their sequences, the numbers of the deliveries, and where to acknowledge."""
+    """Messages that were delivered: stream sequences, consumer sequences, and subjects to acknowledge on."""
 
     sequence: Ints
     delivery: Ints
@@ -38,47 +38,47 @@ class Deliveries(NamedTuple):
 
     @classmethod
     def of(cls, batches: Sequence[pa.RecordBatch]) -> Self:
-        """From rows that have what `with_acks` gave them."""
+        """From rows that `with_acks` returned."""
         if not batches:
             return cls(np.empty(0, np.int64), np.empty(0, np.int64), pa.array([], pa.string()))
         rows = pa.Table.from_batches([batch.select(["sequence", DELIVERY, ACK]) for batch in batches])
         return cls(rows["sequence"].to_numpy(), rows[DELIVERY].to_numpy(), rows[ACK].combine_chunks())
 
     def __add__(self, other: "Deliveries") -> "Deliveries":  # type: ignore[override]  # not a tuple to its users
-        both = pa.chunked_array([self.reply, other.reply], pa.string()).combine_chunks()
-        return Deliveries(
-            np.concatenate([self.sequence, other.sequence]), np.concatenate([self.delivery, other.delivery]), both
-        )
+        sequence = np.concatenate([self.sequence, other.sequence])
+        delivery = np.concatenate([self.delivery, other.delivery])
+        return Deliveries(sequence, delivery, pa.chunked_array([self.reply, other.reply], pa.string()).combine_chunks())
 
     def after(self, sequence: int) -> "Deliveries":
-        """Those of messages behind one."""
+        """The deliveries of messages after a sequence."""
         keep = np.flatnonzero(self.sequence > sequence)
         return Deliveries(self.sequence[keep], self.delivery[keep], self.reply.take(pa.array(keep)))
 
     def size(self) -> int:
-        """How many they are; `len` is that of the tuple."""
+        """How many deliveries; `len` is that of the tuple."""
         return len(self.sequence)
 
 
 class Safe(NamedTuple):
-    """What may be acknowledged: the row in `owed`, None where nothing may; and how many messages others have."""
+    """What may be acknowledged: the row in `owed`, or None; and how many pending messages other clients have."""
 
     row: int | None
     foreign: int
 
 
 def safe(owed: Deliveries, held: Deliveries, floor: tuple[int, int], pending: int) -> Safe:
-    """The last of the `owed` messages that can be acknowledged: none before it is somebody else's, or still `held`.
+    """The last of the `owed` messages that can be acknowledged: no message before it is another client's or still
+    `held`.
 
-    `floor` is the last acknowledged sequence and delivery, `pending` how many messages behind it wait for an
-    acknowledgement, as the server said after the deliveries were listed. If these are more than ours, the others may
-    lie anywhere.
+    `floor` is the last acknowledged sequence of stream and consumer. `pending` is how many messages after it wait for
+    an acknowledgement; the server must be asked after `held` is listed. If these are more than ours, those of others
+    may be anywhere, and nothing can be acknowledged.
     """
     ours = owed + held
     is_owed = np.arange(ours.size()) < owed.size()
     fresh = np.flatnonzero(ours.sequence > floor[0])
-    # A message that came twice counts once. Of its replies the last one: the server ignores an acknowledgement of a
-    # delivery that is not behind the floor's.
+    # A message that came twice counts once, with its last reply: the server ignores an acknowledgement of a delivery up
+    # to the floor.
     order = fresh[np.lexsort((ours.delivery[fresh], ours.sequence[fresh]))]
     sequence, delivery = ours.sequence[order], ours.delivery[order]
     last = np.flatnonzero(np.append(sequence[1:] != sequence[:-1], True)) if len(order) else order
@@ -87,7 +87,7 @@ def safe(owed: Deliveries, held: Deliveries, floor: tuple[int, int], pending: in
         return Safe(None, foreign)
     committed = np.logical_and.accumulate(np.minimum.reduceat(is_owed[order], np.append(0, last[:-1] + 1)))
     delivery = delivery[last]
-    # Behind an acknowledgement, deliveries with lower numbers than its own could never be acknowledged any more.
+    # After an acknowledgement, deliveries with lower consumer sequences could never be acknowledged.
     lowest_after = np.append(np.minimum.accumulate(delivery[::-1])[::-1][1:], np.iinfo(np.int64).max)
     good = np.flatnonzero(committed & (delivery > floor[1]) & (delivery < lowest_after))
     return Safe(int(order[last[good[-1]]]) if len(good) else None, 0)

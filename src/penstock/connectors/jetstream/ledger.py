@@ -1,9 +1,9 @@
-"""Who has tried to write what: a small stream in which each attempt of a task leaves a note before its first row.
+"""Which attempts have begun to write: a small stream in which each attempt of a task leaves a note before its rows.
 
-A note has a subject of its own, <ledger>.<query>.<batch>.<partition>.<attempt>, and the stream refuses a second message
-on any subject: so the note of the first attempt is left once, for ever, and whoever finds it knows that rows may be
-there, and since when. When a batch is done, also an empty one, the driver leaves a note that says so in their place: a
-batch that does not find the note of the one before it knows that the ledger has lost notes.
+The subject of a note is <ledger>.<query>.<batch>.<partition>.<attempt>, and the stream refuses a second message on any
+subject. So the first attempt leaves its note once; a later attempt finds it, and knows that rows may be stored, and
+since when. When a batch is done, also an empty one, the driver replaces its notes by one that says so. A batch that
+does not find this note of the batch before knows that the ledger has lost notes. Knows notes; must not know rows.
 """
 
 import json
@@ -21,7 +21,7 @@ from penstock.clients.nats.wire import Frame
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError, ProtocolError
 from penstock.kit.contract import Origin
 
-# How long the notes of one `df.write` stay where nobody takes them away. No task of it is retried after that.
+# How long the notes of a `df.write` that failed stay. None of its tasks is retried after that.
 MONTH = b"NATS/1.0\r\nNats-TTL: 720h\r\n\r\n"
 
 
@@ -29,11 +29,11 @@ MONTH = b"NATS/1.0\r\nNats-TTL: 720h\r\n\r\n"
 class Claim:
     """What an attempt knows when it begins."""
 
-    attempt: int  # 0: nobody has tried before
-    since: float  # the monotonic clock: no row of this task was written before
-    at: Mapping[str, int]  # the last sequence of streams then, as far as known; rows of this task lie behind it
-    lives: Mapping[str, str]  # who led these streams then, and since when
-    done: int | None = None  # the rows of this task, where its batch was done before
+    attempt: int  # 0 for the first one
+    since: float  # on the monotonic clock: no row of this task was written before
+    at: Mapping[str, int]  # the last sequences of streams then, as far as known: rows of this task are after these
+    lives: Mapping[str, str]  # the lives of these streams then (Targets says what a life is)
+    done: int | None = None  # how many rows this task had, where its batch is done already
 
 
 class Ledger:
@@ -43,61 +43,64 @@ class Ledger:
         self.calls, self.name = calls, name
 
     def claim(self, origin: Origin, last: Mapping[str, int], lives: Mapping[str, str], ages: bool = False) -> Claim:
-        """Leave a note, which goes away by itself if it `ages`. `last` and `lives` may be old: where to begin looking
-        for rows, should it come to that, and whom to trust.
+        """Leave a note, which expires if it `ages`. The claim has what the note of the first attempt says. `last` and
+        `lives` may be old: a later attempt looks for rows after `last`. Refuses a task of a batch that is over, or that
+        comes after a batch which is not noted.
         """
         subject, note = self._subject(origin), {"last": dict(last), "lives": dict(lives)}
         sent = time.monotonic()
-        mine, done = self._leave_and_look(f"{subject}.0", note, origin.query, ages)
-        if why := self._refused(origin, done):
-            if mine is not None:  # nothing is written: whoever comes next shall not look for it
+        sequence, done = self._leave_and_look(f"{subject}.0", note, origin.query, ages)
+        if error := self._refused(origin, done):
+            if sequence is not None:  # nothing is written, so a later attempt must not find the note
                 with suppress(PenstockError):
                     self._purge(f"{subject}.0")
-            raise why
+            raise error
         rows = int(done["rows"].get(str(origin.partition), 0)) if done.get("batch") == origin.batch else None
-        if mine is not None:
+        if sequence is not None:
             return Claim(0, sent, last, lives, rows)
         notes = self._notes(f"{subject}.*")
-        while mine is None:
+        while sequence is None:
             sent = time.monotonic()
-            number = 1 + max((int(note.subject.rpartition(".")[2]) for note in notes), default=-1)
-            mine = self._leave(f"{subject}.{number}", note, ages)
+            number = 1 + max((int(stored.subject.rpartition(".")[2]) for stored in notes), default=-1)
+            sequence = self._leave(f"{subject}.{number}", note, ages)
             notes = self._notes(f"{subject}.*")
-        first, own = notes[0], next(note for note in notes if note.sequence == mine)
-        age = (own.time - first.time) / 1e6  # both by the clock of the ledger's own server
-        then = _parsed(first)
-        return Claim(len(notes) - 1, sent - age, then.get("last", {}), then.get("lives", {}), rows)
+        first, ours = notes[0], next(stored for stored in notes if stored.sequence == sequence)
+        age = (ours.time - first.time) / 1e6  # both times are from the clock of the ledger's server
+        content = _parsed(first)
+        return Claim(len(notes) - 1, sent - age, content.get("last", {}), content.get("lives", {}), rows)
 
-    def alone(self, origin: Origin) -> bool:
-        """Whether nobody else has tried this task, up to now."""
+    def has_one_attempt(self, origin: Origin) -> bool:
+        """Whether only one attempt of this task has begun, up to now."""
         return len(self._notes(f"{self._subject(origin)}.*")) == 1
 
     def began(self, origin: Origin) -> int:
-        """When the first attempt left its note, by the server's clock, in microseconds."""
+        """When the first attempt left its note, by the server's clock, in microseconds. A ConnectError where the batch
+        is done meanwhile.
+        """
         notes = self._notes(f"{self._subject(origin)}.*")
-        if not notes:  # taken away when the batch was done
+        if not notes:  # they are deleted when the batch is done
             raise origin.overtaken(origin.batch)
         return notes[0].time
 
     def missing(self, query: str, batch: int, rows: Mapping[int, int]) -> set[int]:
-        """The partitions of a batch that somebody has begun to write, or has written, and that have no rows now."""
-        asked = {"subjects_filter": f"{self.name}.{query}.{batch}.*.0"}
+        """The partitions of a batch that an attempt has begun or finished to write, and that are not in `rows`."""
+        body = {"subjects_filter": f"{self.name}.{query}.{batch}.*.0"}
         try:
-            state = field(self.calls.call(f"STREAM.INFO.{self.name}", asked), "state", dict)
+            state = field(self.calls.call(f"STREAM.INFO.{self.name}", body), "state", dict)
             subjects = field(state, "subjects", dict, {})
         except ApiError as error:
             if error.code != api.NO_STREAM:
                 raise
             return set()
-        tried = {int(subject.split(".")[-2]) for subject in subjects}
-        if tried <= rows.keys():
+        begun = {int(subject.split(".")[-2]) for subject in subjects}
+        if begun <= rows.keys():
             return set()
-        done = self._done(query, batch)  # then those that have tried since have written nothing
-        return (tried if done is None else set(done)) - rows.keys()
+        done = self._done(query, batch)  # where the batch was done, later attempts have written nothing
+        return (begun if done is None else set(done)) - rows.keys()
 
     def done(self, query: str, batch: int, rows: Mapping[int, int]) -> set[int]:
-        """All rows of a batch are written: note it, and forget all before. Where that was noted before, the partitions
-        that had rows then and have none now.
+        """Note that all rows of a batch are written, and delete all notes before. Where that was noted before: the
+        partitions that had rows then and are not in `rows`.
         """
         note = {"batch": batch, "rows": {str(partition): count for partition, count in rows.items()}}
         sequence = self._leave(f"{self.name}.{query}.{batch}.done", note)
@@ -107,22 +110,29 @@ class Ledger:
         return set(self._done(query, batch) or ()) - rows.keys()
 
     def _done(self, query: str, batch: int) -> dict[int, int] | None:
-        """The rows of each partition of a batch that is done."""
+        """How many rows each partition of a batch has; None where the batch is not done."""
         note = self.calls.last_of(self.name, f"{self.name}.{query}.{batch}.done")
-        return None if note is None else {int(partition): rows for partition, rows in _parsed(note)["rows"].items()}
+        if note is None:
+            return None
+        return {int(partition): rows for partition, rows in _parsed(note)["rows"].items()}
 
     def forget(self, query: str) -> None:
-        """Nobody will ask for this query again."""
+        """Delete all notes of a query."""
         self._purge(f"{self.name}.{query}.>")
 
     def _purge(self, subject: str, before: int | None = None) -> None:
-        self.calls.call(f"STREAM.PURGE.{self.name}", {"filter": subject} | ({"seq": before} if before else {}))
+        body: dict[str, Any] = {"filter": subject}
+        if before:
+            body["seq"] = before
+        self.calls.call(f"STREAM.PURGE.{self.name}", body)
 
     def _subject(self, origin: Origin) -> str:
         return f"{self.name}.{origin.query}.{origin.batch}.{origin.partition}"
 
     def _refused(self, origin: Origin, done: Mapping[str, Any]) -> PenstockError | None:
-        """Why this task must not be written, given the last batch of its query that is known to be done."""
+        """The error where this task must not be written; None where it may. `done` is the newest note of a batch of its
+        query that is done, empty without one.
+        """
         query, before = f"{self.name}.{origin.query}", origin.batch - 1
         begin = f'nats pub {query}.{before}.done \'{{"batch": {before}, "rows": {{}}}}\''
         if done.get("batch", -1) > origin.batch:
@@ -145,27 +155,36 @@ class Ledger:
     def _leave_and_look(
         self, subject: str, note: Mapping[str, Any], query: str, ages: bool
     ) -> tuple[int | None, dict[str, Any]]:
-        """Leave a note, and see which batch of the query was done last: in one round trip."""
-        ask = self.calls.last_request(self.name, f"{self.name}.{query}.*.done")
-        noted, found = self.calls.connection.requests([_publish(subject, note, ages), ask])
-        last = self.calls.last_answer(found)
-        return self._left(subject, note, ages, noted), _parsed(last) if last is not None else {}
+        """Leave a note, and read which batch of the query was done last, in one round trip: the result of `_leave`, and
+        the content of the note of that batch, empty without one.
+        """
+        last_request = self.calls.last_request(self.name, f"{self.name}.{query}.*.done")
+        answer, last_reply = self.calls.connection.requests([_publish(subject, note, ages), last_request])
+        last = self.calls.last_answer(last_reply)
+        return self._left(subject, note, ages, answer), _parsed(last) if last is not None else {}
 
-    def _leave(self, subject: str, note: Mapping[str, Any], ages: bool = False, made: bool = False) -> int | None:
-        """The sequence of a new note; None where the subject has one."""
+    def _leave(self, subject: str, note: Mapping[str, Any], ages: bool = False, created: bool = False) -> int | None:
+        """Leave a note: its sequence, or None where the subject has one already. `created`: the ledger was just created
+        for it.
+        """
         [answer] = self.calls.connection.requests([_publish(subject, note, ages)])
-        return self._left(subject, note, ages, answer, made)
+        return self._left(subject, note, ages, answer, created)
 
-    def _left(self, subject: str, note: Mapping[str, Any], ages: bool, answer: Frame, made: bool = False) -> int | None:
+    def _left(
+        self, subject: str, note: Mapping[str, Any], ages: bool, answer: Frame, created: bool = False
+    ) -> int | None:
+        """The result of `_leave`, from the answer. Where the ledger does not exist, it is created, and the note is left
+        again.
+        """
         try:
             return self.calls.stored(subject, answer)
         except ApiError as error:
             if error.code == api.NO_LISTENER:
-                if made:
+                if created:
                     self.check(None)
                     raise Disconnected(f"the ledger '{self.name}' has no leader at the moment") from None
-                self._make()
-                return self._leave(subject, note, ages, made=True)
+                self._create()
+                return self._leave(subject, note, ages, created=True)
             if error.code != api.STORE_FAILED:
                 raise
             if "per subject" in str(error):
@@ -178,18 +197,22 @@ class Ledger:
 
     def _notes(self, subject: str) -> list[Stored]:
         """All notes on a subject, in order."""
-        found: list[Stored] = []
+        notes: list[Stored] = []
+        sequence = 1
         while True:
-            note = self.calls.first_from(self.name, found[-1].sequence + 1 if found else 1, (subject,))
+            note = self.calls.first_from(self.name, sequence, (subject,))
             if note is None:
-                return found
-            found.append(note)
+                return notes
+            notes.append(note)
+            sequence = note.sequence + 1
 
     def check(self, replicas: int | None) -> api.StreamInfo:
-        """The stream, made where there is none; one that would take a second note or forget one is refused."""
+        """The info of the ledger, which is created where it does not exist. An OptionError where the stream allows two
+        notes on a subject, or may lose notes.
+        """
         info = self.calls.streams([self.name])[self.name]
         if info is None:
-            self._make(replicas)
+            self._create(replicas)
             info = self.calls.stream(self.name)
         if why := _unfit(info):
             raise OptionError(
@@ -198,8 +221,8 @@ class Ledger:
             )
         return info
 
-    def _make(self, replicas: int | None = None) -> None:
-        """As many replicas as the streams that are written have, or three where these are not known yet."""
+    def _create(self, replicas: int | None = None) -> None:
+        """Create the stream, with three replicas in a cluster where `replicas` is None, or one where that fails."""
         connection = self.calls.connection
         config = {
             "name": self.name,
@@ -218,7 +241,7 @@ class Ledger:
                 if error.code == api.NAME_IN_USE:
                     return
                 if replicas is None and config["num_replicas"] != 1:
-                    self._make(1)
+                    self._create(1)
                     return
             raise OptionError(
                 f"the ledger '{self.name}', which keeps exactly_once over restarts, cannot be made: {error} Let an "
@@ -233,6 +256,7 @@ def _publish(subject: str, note: Mapping[str, Any], ages: bool) -> tuple[str, by
 
 
 def _parsed(note: Stored) -> dict[str, Any]:
+    """The content of a note; a ProtocolError where Penstock did not write it."""
     try:
         content: dict[str, Any] = {"batch": -1, "rows": {}} | json.loads(note.body)
         if type(content["batch"]) is int and all(type(rows) is int for rows in content["rows"].values()):
@@ -246,7 +270,7 @@ def _parsed(note: Stored) -> dict[str, Any]:
 
 
 def _unfit(info: api.StreamInfo) -> str:
-    """Why a stream cannot be the ledger."""
+    """Why a stream cannot be the ledger; empty where it can."""
     if f"{info.name}.>" not in info.subjects:
         return f"does not take '{info.name}.>'"
     if not info.one_per_subject:
@@ -257,4 +281,6 @@ def _unfit(info: api.StreamInfo) -> str:
         return f"has {info.retention} retention, and forgets what is consumed"
     if info.derived:
         return "is fed by other streams, or changes subjects"
-    return "is kept in memory, and forgets all when its server restarts" if info.in_memory else ""
+    if info.in_memory:
+        return "is kept in memory, and forgets all when its server restarts"
+    return ""

@@ -1,4 +1,4 @@
-"""What a user may set to read and to write JetStream."""
+"""The options of format("jetstream"), and which of them fit together. Knows no server."""
 
 import re
 from collections.abc import Mapping
@@ -11,11 +11,9 @@ from penstock.clients.nats.options import LEFT_OUT, NatsOptions, PublishOptions
 from penstock.clients.nats.subjects import check_filters, problem
 from penstock.options import STARTS, Bytes, Count, Csv, Positions, ReadOptions, Seconds, WriteOptions, alias, option
 
-# The stream in which attempts to write are noted, unless the user says otherwise. Nobody means it who misspells a name.
-
 
 class JetStreamOptions(NatsOptions, ReadOptions):
-    """Which streams and subjects, and how they are read."""
+    """The options to read: which streams and subjects, and how."""
 
     starting_offsets: Positions | None = option(
         None,
@@ -64,24 +62,24 @@ class JetStreamOptions(NatsOptions, ReadOptions):
         256 << 20, doc="With `ack`: how much may wait in the driver until Spark has committed it.", example="256mb"
     )
 
-    # What the user gave, where `subjects` was narrowed by a query's WHERE: matching nothing is then an answer.
-    _asked: tuple[str, ...] | None = PrivateAttr(None)
+    # The user's `subjects`, where a query's WHERE has narrowed them. Then it is not an error that none matches.
+    _user_subjects: tuple[str, ...] | None = PrivateAttr(None)
 
     def narrowed(self, subjects: tuple[str, ...]) -> Self:
-        """These options with `subjects` in place of what the user gave."""
+        """A copy of the options with narrower `subjects` than the user's."""
         copy = self.model_copy(update={"subjects": subjects})
-        copy._asked = self.asked
+        copy._user_subjects = self.user_subjects
         return copy
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        """The subjects that the user gave: streams are found by these."""
-        return self.subjects if self._asked is None else self._asked
+    def user_subjects(self) -> tuple[str, ...]:
+        """The user's `subjects`. Streams are found by these."""
+        return self.subjects if self._user_subjects is None else self._user_subjects
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether `subjects` is more than the user gave."""
-        return self._asked is not None
+        """Whether `subjects` are narrower than the user's."""
+        return self._user_subjects is not None
 
     @field_validator("stream")
     @classmethod
@@ -139,7 +137,7 @@ class JetStreamOptions(NatsOptions, ReadOptions):
 
 
 class JetStreamSinkOptions(NatsOptions, PublishOptions, WriteOptions):
-    """Where rows are published, and how it is made sure of."""
+    """The options to write: where rows are published, and how surely."""
 
     command_headers: bool = option(
         False,

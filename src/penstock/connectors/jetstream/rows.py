@@ -1,5 +1,5 @@
-"""The rows of a sink as what is published: subjects, header lines, bodies and ids. Pure: a row that cannot be sent is
-refused before anything is.
+"""The rows of a sink as messages: subjects, header lines, bodies and ids. A row that cannot be published is refused
+before anything is sent. Pure: knows columns and options, no server.
 """
 
 import sys
@@ -23,7 +23,7 @@ from penstock.kit.rows import BYTES, NAMED_VALUES, TEXT, WHOLE_NUMBER, Kind, is_
 
 
 def is_ttl(kind: pa.DataType) -> bool:
-    """Whether a column can be a time to live: seconds, or text such as 1h."""
+    """Whether a column of this type can be a time to live: seconds, or text such as 1h."""
     return is_text(kind) or is_count(kind)
 
 
@@ -36,30 +36,31 @@ TAKES = {
     "expectedLastSubjectSequence": WHOLE_NUMBER,
 }
 MESSAGE_ID = b"Nats-Msg-Id"
-# A chunk is sent without a look at the clock: a link of 4 MB/s takes two seconds for this, of a window of minutes.
+# The bytes of a chunk, which is sent whole, whatever the clock says. A link of 4 MB/s takes two seconds for this, and
+# duplicate windows have minutes.
 LARGEST = 8 << 20
 
 
 def accept(options: JetStreamSinkOptions, columns: pa.Schema) -> None:
-    """Refuse columns that are missing, of the wrong type, or would be dropped."""
+    """Refuse columns that are missing, have the wrong type, or would be left out."""
     templates.accept("jetstream", columns, options.subject, TAKES)
 
 
-def parts(made: Chunk) -> Iterator[Chunk]:
-    """The same rows in chunks of about LARGEST bytes: on a slow link, one may take long enough."""
-    sizes = np.cumsum(size_of(made.block, made.value) + lengths(made.subject))
+def parts(chunk: Chunk) -> Iterator[Chunk]:
+    """The same rows in chunks of about LARGEST bytes."""
+    sizes = np.cumsum(size_of(chunk.block, chunk.value) + lengths(chunk.subject))
     cuts = np.flatnonzero(np.diff(sizes // LARGEST)) + 1
-    for low, high in pairwise([0, *cuts.tolist(), len(made)]):
-        yield made.part(low, high)
+    for low, high in pairwise([0, *cuts.tolist(), len(chunk)]):
+        yield chunk.part(low, high)
 
 
 def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Chunk:
-    """The rows of a batch, numbered from `first`, ready to be published."""
+    """The rows of a batch, numbered from `first`, as messages. An OptionError for the first row that is not valid."""
     names = batch.schema.names
     number = np.arange(first, first + len(batch))
     value = _binary(batch.column("value"))
     subject = _binary(templates.names(options.subject, batch))
-    fault = bad_body(None, value, sys.maxsize)  # how large it may be, only the server knows
+    fault = bad_body(None, value, sys.maxsize)  # `too_large` checks the size, which the server limits
     fault = fault or bad_subject(subject, partial(templates.missing, options.subject, batch))
     if fault is None and "headers" in names:
         fault = bad_header(batch.column("headers"))
@@ -67,26 +68,26 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
         if fault is None and name in names:
             fault = bad_value(name, batch.column(name).cast(pa.string()))
     if fault is not None:
-        raise refuse(origin, first, fault)
+        raise row_error(origin, first, fault)
     ids = _ids(options, origin, batch, number)
     block = _block(options, batch, ids)
     conditional = "expectedLastSubjectSequence" in names or options.command_headers
     return Chunk(number, subject, block, value, np.zeros(len(batch), bool), ids, conditional=conditional)
 
 
-def too_large(made: Chunk, origin: Origin, limit: int) -> OptionError | None:
-    """The error for the first row that the server would cut the connection for."""
-    fault = bad_body(made.block, made.value, limit)
-    return None if fault is None else of_chunk(origin, made, fault)
+def too_large(chunk: Chunk, origin: Origin, limit: int) -> OptionError | None:
+    """The error for the first row with more bytes than the server's max_payload; None without one."""
+    fault = bad_body(chunk.block, chunk.value, limit)
+    return None if fault is None else chunk_error(origin, chunk, fault)
 
 
-def of_chunk(origin: Origin, made: Chunk, fault: Fault) -> OptionError:
+def chunk_error(origin: Origin, chunk: Chunk, fault: Fault) -> OptionError:
     """The error for a row of a chunk that cannot be published."""
-    return refuse(origin, 0, Fault(int(made.number[fault.row]), fault.why))
+    return row_error(origin, 0, Fault(int(chunk.number[fault.row]), fault.why))
 
 
-def refuse(origin: Origin, first: int, fault: Fault) -> OptionError:
-    """The error for a row that cannot be published."""
+def row_error(origin: Origin, first: int, fault: Fault) -> OptionError:
+    """The error for a row that cannot be published. `first` is the number of the first row of its batch."""
     return OptionError(f"row {first + fault.row} of {origin} {fault.why}.")
 
 
@@ -95,14 +96,16 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _ids(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, number: Ints) -> pa.Array | None:
-    given = _binary(batch.column("id")) if "id" in batch.schema.names else None
+    """The id of each row: the user's, and with exactly_once one of ours where the user gives none."""
+    user_ids = _binary(batch.column("id")) if "id" in batch.schema.names else None
     if options.delivery != "exactly_once":
-        return given
-    made = join(origin.id.encode(), numbers(number))
-    return made if given is None else pc.coalesce(given, made)
+        return user_ids
+    our_ids = join(origin.id.encode(), numbers(number))
+    return our_ids if user_ids is None else pc.coalesce(user_ids, our_ids)
 
 
 def _block(options: JetStreamSinkOptions, batch: pa.RecordBatch, ids: pa.Array | None) -> pa.Array | None:
+    """The header lines of each row; None where no row has headers."""
     names, lines = batch.schema.names, []
     if ids is not None:
         lines.append(_line(MESSAGE_ID, ids))
@@ -118,6 +121,6 @@ def _block(options: JetStreamSinkOptions, batch: pa.RecordBatch, ids: pa.Array |
 
 
 def _line(name: bytes, column: pa.Array) -> pa.Array:
-    """A header line of each row; empty where it is null."""
+    """A header line of each row; empty where the column is null."""
     line = join(name + b": ", column, b"\r\n")
     return pc.fill_null(line, b"") if column.null_count else line

@@ -1,7 +1,9 @@
-"""Rows into JetStream streams, each exactly once. What may be published when is guard.py's, how is publish.py's."""
+"""Rows into JetStream streams, each exactly once. Knows partitions, attempts and errors. Which rows may be published is
+in guard.py, and how in clients/jetstream/publish.py.
+"""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,26 +16,22 @@ from penstock.clients.jetstream.publish import Chunk
 from penstock.clients.nats.client import LineTooLong
 from penstock.clients.nats.frames import longest_line
 from penstock.clients.nats.pool import connect, keep
-from penstock.connectors.jetstream import rows
-from penstock.connectors.jetstream.guard import Guard, one
+from penstock.connectors.jetstream import modes, rows
+from penstock.connectors.jetstream.guard import Guard, stored_row
 from penstock.connectors.jetstream.ledger import Ledger
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
-from penstock.connectors.jetstream.targets import Targets, nobody
-from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
+from penstock.connectors.jetstream.targets import Targets, no_stream_error
+from penstock.errors import ConnectError, Disconnected, PenstockError
 from penstock.kit import templates
 from penstock.kit.contract import Origin, Receipt, Spans
 from penstock.kit.prefetch import Ahead
 
 log = logging.getLogger("penstock")
 
-# A batch is sent whole, whatever the clock says meanwhile: the window of its stream must be far longer than that.
-LEAST_WINDOW = 10.0
-# The way out that only this sink has.
+# A remedy in errors about changed rows that only this sink has.
 OWN_IDS = "give each row an `id` of its own, or "
-# Of the rows that the server knew already, so many are compared with what is there.
+# How many reported duplicates to compare with the stored message.
 SAMPLES = 4
-# Faster ways to publish: what a stream must allow for each, and since when servers know it.
-MODES = (("fast", "allow_batched", (2, 14)), ("atomic", "allow_atomic", (2, 12)))
 
 TTL_INVALID, TTL_OFF = 10165, 10166
 _REMEDIES = {
@@ -48,11 +46,11 @@ _REMEDIES = {
 
 
 class _Busy(Disconnected):
-    """The server answered for every row, and wants some of them again a little later."""
+    """The server answered for every row, and was not ready for some of them."""
 
 
 class JetStreamSink:
-    """A sink on one connection, taken when the first row comes."""
+    """A sink on one connection, opened for the first row."""
 
     def __init__(self, options: JetStreamSinkOptions, columns: pa.Schema):
         rows.accept(options, columns)
@@ -61,7 +59,7 @@ class JetStreamSink:
         self._calls: Calls | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
-        """Publish the rows that are not there yet; returns when every row is stored."""
+        """Publish the rows that are not stored yet. Returns when every row is stored."""
         task = _Task(self, origin, batches)
         try:
             for chunk in task.chunks:
@@ -72,16 +70,17 @@ class JetStreamSink:
             raise
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
-        """Note in the ledger that the batch is done, or forget a write that will not be asked for again."""
+        """Note in the ledger that the batch is done, or delete the notes of a `df.write`, which is never replayed."""
         for receipt in receipts:
             if receipt.rows:
                 log.info("%s", receipt)
         if not receipts or not self.has_ledger:
             return
-        query, rows = receipts[0].origin.query, {each.origin.partition: each.rows for each in receipts if each.rows}
+        query = receipts[0].origin.query
+        rows = {receipt.origin.partition: receipt.rows for receipt in receipts if receipt.rows}
         try:
             ledger = Ledger(self.open(), self.options.ledger)
-            # Where none has rows, none moved: a source that cannot be asked twice replays an empty batch.
+            # A source that cannot be read twice replays an empty batch: then no row has moved to another partition.
             if rows:
                 self._refuse_moved(query, batch or 0, ledger.missing(query, batch or 0, rows))
             if batch is not None:
@@ -93,41 +92,42 @@ class JetStreamSink:
             self.drop()
             raise
 
-    def _refuse_moved(self, query: str, batch: int, missing: Iterable[int]) -> None:
-        """Refuse a batch of which partitions had rows before and have none now: others have written them again."""
-        for partition in sorted(missing):
-            if not self.own_ids:  # by these, rows are known again wherever they come from
-                how = "it had rows then and has none now. They came in another partition, and may be there twice"
-                raise Origin(query, batch, partition).differs(how, OWN_IDS)
+    def _refuse_moved(self, query: str, batch: int, missing: Collection[int]) -> None:
+        """Refuse a batch where `missing` partitions had rows before and have none now: other partitions have written
+        them again. Rows with ids of the user are recognised in any partition.
+        """
+        if missing and not self.own_ids:
+            how = "it had rows then and has none now. They came in another partition, and may be there twice"
+            raise Origin(query, batch, min(missing)).differs(how, OWN_IDS)
 
     def check(self) -> None:
-        """Reach JetStream, and where all rows go to one subject, make sure that a stream takes it, and as is asked."""
-        subject = self.options.subject or ""
-        same = bool(subject) and not self.own_subjects and not templates.columns(subject)
+        """Reach JetStream. Where all rows go to one subject, make sure that a stream has it and allows publishMode."""
+        subject, mode = self.options.subject or "", self.options.publish_mode
+        is_fixed = bool(subject) and not self.own_subjects and not templates.columns(subject)
         try:
             calls = self.open()
-            names = calls.names(subject if same else "any")
-            if same and not names:
-                raise nobody(calls, subject)
-            infos = calls.streams(names).values() if same and self.options.publish_mode in ("fast", "atomic") else ()
-            _refuse_mode(self.options.publish_mode, calls, [info for info in infos if info is not None])
+            names = calls.names(subject if is_fixed else "any")
+            if is_fixed and not names:
+                raise no_stream_error(calls, subject)
+            infos = calls.streams(names).values() if is_fixed and mode in ("fast", "atomic") else ()
+            modes.refuse(mode, calls.connection, [info for info in infos if info is not None])
         except Disconnected:
             self.drop()
             raise
 
     @property
     def has_ledger(self) -> bool:
-        """Whether attempts are noted."""
+        """Whether each attempt is noted in a ledger."""
         return self.options.delivery == "exactly_once" and self.options.ledger.lower() != "none"
 
     def open(self) -> Calls:
-        """The connection."""
+        """The calls on the connection, which is opened where there is none."""
         if self._calls is None:
             self._calls = Calls(connect(self.options), self.options, self.options.ledger)
         return self._calls
 
     def drop(self) -> None:
-        """Throw a broken connection away."""
+        """Close a broken connection."""
         if self._calls is not None:
             self._calls.connection.close()
             self._calls = None
@@ -159,14 +159,14 @@ class _Task:
                 first += len(batch)
 
     def put(self, chunk: Chunk) -> None:
-        """Store a chunk, over new connections if need be."""
+        """Store all rows of a chunk, over new connections where one breaks."""
         self.rows += len(chunk)
         self.size += int(lengths(chunk.value).sum())
         one_by_one, retry = False, self.options.retry(f"writing {self.origin}")
         while len(chunk):
             try:
                 self._store(chunk, one_by_one)
-                one_by_one = True  # whatever a batch did not take, the server says why row by row
+                one_by_one = True  # the server says of a single row why it refuses it, but not of a batch
             except Disconnected as error:
                 if chunk.stored.any():
                     retry.progress()
@@ -179,7 +179,7 @@ class _Task:
             chunk = chunk.rest()
 
     def receipt(self) -> Receipt:
-        """What was written, and where. A replay that had other rows the first time is refused."""
+        """What was written, and where. A ProtocolError where an earlier attempt had other rows."""
         if self.guard is not None and (why := self.guard.differs(self.rows)):
             raise self.origin.differs(why, OWN_IDS)
         return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
@@ -191,7 +191,7 @@ class _Task:
             self.guard.unsure = True
 
     def _store(self, chunk: Chunk, one_by_one: bool) -> None:
-        """Publish a chunk as far as it goes, and mark in it what is stored."""
+        """Publish a chunk once, and mark the rows in it that are stored."""
         calls = self.sink.open()
         error = rows.too_large(chunk, self.origin, calls.connection.max_payload or 1 << 20)
         if error is not None:
@@ -206,23 +206,23 @@ class _Task:
                     ledger=self.sink.has_ledger, own_ids=self.sink.own_ids,
                 )  # fmt: skip
             self.guard.look(calls, self.targets)
-            if self._find_present(chunk, self.targets):
+            if self._mark_present(chunk, self.targets):
                 return
-        taken = self._publish(calls, self.targets, names, chunk, one_by_one)
-        for stream, (first, last) in taken.spans.items():
+        acks = self._publish(calls, self.targets, names, chunk, one_by_one)
+        for stream, (first, last) in acks.spans.items():
             self.spans.widen(stream, first, last)
         if chunk.stored.all():
-            chunk.reached = taken.lasts()
-        self.known += len(taken.known)
-        self._compare(calls, self.targets, chunk, taken)
-        if taken.refused:
-            self._judge(calls, names, chunk, taken.refused)
+            chunk.reached = acks.lasts()
+        self.known += len(acks.known)
+        self._compare_duplicates(calls, self.targets, chunk, acks)
+        if acks.refused:
+            self._handle_refusals(calls, names, chunk, acks.refused)
 
     def _publish(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk, one_by_one: bool) -> Acks:
         try:
             return self._publish_as(calls, targets, names, chunk, one_by_one)
         except LineTooLong:
-            raise rows.of_chunk(self.origin, chunk, longest_line(chunk.subject)) from None
+            raise rows.chunk_error(self.origin, chunk, longest_line(chunk.subject)) from None
 
     def _publish_as(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk, one_by_one: bool) -> Acks:
         mode = "pipelined" if one_by_one else self._mode(calls, targets, names, chunk)
@@ -231,56 +231,54 @@ class _Task:
             return publish.fast(calls.connection, chunk, timeout)
         if mode == "atomic":
             return publish.atomic(calls.connection, chunk, timeout)
-        guard = self.guard
-        in_time = (lambda: True) if guard is None else (lambda: not guard.over(targets))
-        window = self.options.max_in_flight
-        return publish.pipelined(calls.connection, chunk, window, timeout, in_time, self.chunks.prepare)
+
+        def in_time() -> bool:
+            return self.guard is None or not self.guard.expired(targets)
+
+        in_flight = self.options.max_in_flight
+        return publish.pipelined(calls.connection, chunk, in_flight, timeout, in_time, self.chunks.prepare)
 
     def _mode(self, calls: Calls, targets: Targets, names: list[str], chunk: Chunk) -> str:
-        """The way that was asked for, or the best that the stream allows."""
-        asked, version = self.options.publish_mode, calls.connection.version()
-        if asked == "pipelined":
-            return asked
-        infos = [targets.streams[name] for name in names]
-        _refuse_mode(asked, calls, infos)
-        for mode, flag, since in MODES:
-            alone = len(names) == 1 and not infos[0].one_per_subject and not chunk.conditional
-            alone &= self.guard is None or targets.window >= LEAST_WINDOW
-            # A stream on disk stages atomic batches there first, and takes 0.6 of the rows that it takes one by one.
-            suits = mode == "fast" or asked == mode or infos[0].in_memory
-            if asked in ("auto", mode) and version >= since and alone and suits and getattr(infos[0], flag):
-                return mode
-        return "pipelined"
+        """The way to publish: what publishMode says, or the fastest that the stream allows."""
+        wanted = self.options.publish_mode
+        if wanted == "pipelined":
+            return wanted
+        streams = [targets.streams[name] for name in names]
+        modes.refuse(wanted, calls.connection, streams)
+        window = targets.window if self.guard is not None else None
+        return modes.choose(wanted, calls.connection, streams, conditional=chunk.conditional, window=window)
 
-    def _find_present(self, chunk: Chunk, targets: Targets) -> bool:
-        """Mark the rows that an earlier attempt wrote; whether there are any."""
+    def _mark_present(self, chunk: Chunk, targets: Targets) -> bool:
+        """Mark the rows that an earlier attempt has stored. True where there are any."""
         assert self.guard is not None
         if self.guard.done is not None:
-            found = chunk.number
+            present = chunk.number
         else:
-            found, different = self.guard.find(chunk, targets)
-            if different is not None:
-                raise self.origin.differs(different, OWN_IDS)
-        chunk.mark(found)
-        self.known += len(found)
-        return len(found) > 0
+            present, difference = self.guard.find(chunk, targets)
+            if difference is not None:
+                raise self.origin.differs(difference, OWN_IDS)
+        chunk.mark(present)
+        self.known += len(present)
+        return len(present) > 0
 
-    def _compare(self, calls: Calls, targets: Targets, chunk: Chunk, taken: Acks) -> None:
-        """Look at some of the rows that the server knew already: are they the same?"""
+    def _compare_duplicates(self, calls: Calls, targets: Targets, chunk: Chunk, acks: Acks) -> None:
+        """Compare some of the duplicates with the stored messages. A ProtocolError where one differs."""
         if self.guard is None or chunk.ids is None:
             return
-        for number, stream, sequence in taken.known[: max(0, SAMPLES - self.compared)]:
+        for number, stream, sequence in acks.known[: max(0, SAMPLES - self.compared)]:
             self.compared += 1
             row = int(np.searchsorted(chunk.number, number))
             message = calls.at(stream, sequence)
             if message is None:
                 continue
-            there = one(chunk.ids[row].as_py(), message, targets.streams[stream])
-            if different := self.guard.compare(chunk, np.array([row]), there, targets):
-                raise self.origin.differs(different, OWN_IDS)
+            stored = stored_row(chunk.ids[row].as_py(), message, targets.streams[stream])
+            if difference := self.guard.compare(chunk, np.array([row]), stored, targets):
+                raise self.origin.differs(difference, OWN_IDS)
 
-    def _judge(self, calls: Calls, names: list[str], chunk: Chunk, refused: list[Refusal]) -> None:
-        """Make an error of what the server refused, unless it is no reason to stop."""
+    def _handle_refusals(self, calls: Calls, names: list[str], chunk: Chunk, refused: list[Refusal]) -> None:
+        """Raise the error for the first row that cannot be stored, or a Disconnected where publishing again may help.
+        Rows that are stored already are marked.
+        """
         busy = ""
         for number, code, text in refused:
             row = int(np.searchsorted(chunk.number, number))
@@ -289,9 +287,9 @@ class _Task:
                 busy = text
             elif code == api.NO_LISTENER:
                 if not calls.names(subject):
-                    raise nobody(calls, subject)
+                    raise no_stream_error(calls, subject)
                 raise Disconnected(f"no server takes messages on '{subject}' at the moment")
-            elif self._is_there(calls, names, subject, value, code):
+            elif self._is_stored(calls, names, subject, value, code):
                 chunk.mark(np.array([number]))
                 self.known += 1
             else:
@@ -300,27 +298,13 @@ class _Task:
                     f"row {number} of {self.origin} ({value[:60]!r} to '{subject}') was refused: {text} (error {code})."
                     + remedy
                 )
-        if busy:  # a pause, and the rest again, for as long as that helps
+        if busy:
             raise _Busy(f"the server is not ready for some rows: {busy}")
 
-    def _is_there(self, calls: Calls, names: list[str], subject: str, value: bytes, code: int) -> bool:
-        """Whether a stream that keeps one message a subject has just this one."""
+    def _is_stored(self, calls: Calls, names: list[str], subject: str, value: bytes, code: int) -> bool:
+        """Whether the row was refused because the stream keeps one message per subject, and that is this row."""
         assert self.targets is not None
         if code != api.STORE_FAILED or not all(self.targets.streams[name].one_per_subject for name in names):
             return False
-        there = [calls.last_of(name, subject) for name in names]
-        return any(message is not None and message.body == value for message in there)
-
-
-def _refuse_mode(asked: str, calls: Calls, infos: Sequence[api.StreamInfo]) -> None:
-    """Refuse a way to publish that the server does not know or a stream does not allow."""
-    for mode, flag, since in MODES:
-        lacking = [info.name for info in infos if not getattr(info, flag)]
-        if asked != mode or (calls.connection.version() >= since and not lacking):
-            continue
-        where = f" on stream {', '.join(lacking)}" if lacking else ""
-        needs, has = ".".join(map(str, since)), calls.connection.info.get("version")
-        raise OptionError(
-            f"publishMode={mode} needs nats-server {needs} (this is {has}) and {flag}{where}. Turn it on, or leave "
-            "publishMode at auto."
-        )
+        messages = [calls.last_of(name, subject) for name in names]
+        return any(message is not None and message.body == value for message in messages)
