@@ -1,4 +1,7 @@
-"""The formats, by name. A connector is imported when it is asked for, and its client library when it is used."""
+"""The formats, by name.
+
+Imports a connector only when it is asked for. Client libraries are imported when a connector uses them.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,22 +19,25 @@ FORMATS = {
     "journal": "penstock.connectors.journal:Journal",
 }
 
-
 GUARANTEES = ("read", "write", "replayable", "exactly once")
 
 
 def guarantees(name: str) -> tuple[str, ...]:
-    """What a format can do and promises, under the words of GUARANTEES; a dash where there is nothing to promise."""
-    c = connector(name)
-    reads, writes = c.options_type is not None, c.sink_options_type is not None
-    promises = (c.replayable if reads else "-", c.exactly_once if writes else "-")
-    return ("yes" if reads else "no", "yes" if writes else "no", *map(str, promises))
+    """One value for each name in GUARANTEES. "-" where the format does not read, or does not write."""
+    cls = connector(name)
+    reads, writes = cls.options_type is not None, cls.sink_options_type is not None
+    return (
+        "yes" if reads else "no",
+        "yes" if writes else "no",
+        str(cls.replayable) if reads else "-",
+        str(cls.exactly_once) if writes else "-",
+    )
 
 
 def connector(name: str) -> "type[Connector[Any, Any]]":
-    """The connector class of a format."""
+    """The connector class of a format. An OptionError where there is no such format."""
     if name not in FORMATS:
         raise OptionError(f"there is no connector '{name}'. {nearest(name, FORMATS)}")
     module, _, attribute = FORMATS[name].partition(":")
-    found: type[Connector[Any, Any]] = getattr(import_module(module), attribute)
-    return found
+    cls: type[Connector[Any, Any]] = getattr(import_module(module), attribute)
+    return cls

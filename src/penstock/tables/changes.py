@@ -1,4 +1,6 @@
-"""Changes to a table as a key, an action and a body, and back: columns are JSON in the key and the body. Pure."""
+"""Changes to a table as a key, an action and a body, and back. The key and the body are JSON. Pure: knows no server,
+no Spark.
+"""
 
 from collections.abc import Sequence
 
@@ -16,14 +18,17 @@ from penstock.kit.rows import as_text
 ACTIONS = ("_action", "_change_type")
 UPDATES = ("u", "update", "insert", "upsert", "update_postimage")
 DELETES = ("d", "delete")
-BEFORE = ("update_preimage", "update_before")  # how a row was before: says nothing that the next does not
+BEFORE = ("update_preimage", "update_before")  # the row before an update: not written
 
 # Columns that a record has when it is read, beside those of its table.
 OF_RECORD = ("_stream", "_sequence", "_timestamp")
 
 
 def accept(columns: pa.Schema, keys: Sequence[str], *, written: bool) -> None:
-    """Refuse columns that make no table, and all at once those that would not come back as they were written."""
+    """Refuse columns that are not a table with these keys, or that would not be read as they were written.
+
+    `written`: the columns are those of a sink. Names all columns that cannot be written in one error.
+    """
     for name in keys:
         if name not in columns.names:
             raise OptionError(
@@ -55,7 +60,7 @@ def accept(columns: pa.Schema, keys: Sequence[str], *, written: bool) -> None:
 
 
 def _comes_back(field: pa.Field, keys: Sequence[str], written: bool) -> bool:
-    """Whether a column is read as it was written. Keys are plain, and some names are those of the record."""
+    """Whether a column is read as it was written. Keys must not be nested, and OF_RECORD are not written."""
     if field.name in ACTIONS:
         return True
     if field.name in OF_RECORD:
@@ -64,7 +69,7 @@ def _comes_back(field: pa.Field, keys: Sequence[str], written: bool) -> bool:
 
 
 def _instead(field: pa.Field, columns: pa.Schema, keys: Sequence[str]) -> str:
-    """SQL for what can be written in the place of a column that cannot."""
+    """SQL for a column that can be written in place of one that cannot."""
     name, kind = f"`{field.name}`", field.type
     if field.name in OF_RECORD:
         free = field.name.strip("_")
@@ -79,9 +84,7 @@ def _instead(field: pa.Field, columns: pa.Schema, keys: Sequence[str]) -> str:
 
 
 def encode(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[npt.NDArray[np.bool_], pa.Array, pa.Array, pa.Array]:
-    """Which rows are written, and of these the key, the action and the body. A row that cannot be is a ValueError with
-    its number and why.
-    """
+    """Which rows are written, and the keys, actions and bodies of these. A RowError where a row cannot be written."""
     names = batch.schema.names
     for name in keys:
         column = batch.column(name)
@@ -99,7 +102,8 @@ def encode(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[npt.NDArray[np.b
     else:
         lower = pc.fill_null(pc.utf8_lower(action), "")
         deletes, before, updates = (
-            np.asarray(pc.is_in(lower, pa.array(some, pa.string()))) for some in (DELETES, BEFORE, UPDATES)
+            np.asarray(pc.is_in(lower, pa.array(names_of_action, pa.string())))
+            for names_of_action in (DELETES, BEFORE, UPDATES)
         )
         known = deletes | before | updates
         if not known.all():
@@ -111,12 +115,12 @@ def encode(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[npt.NDArray[np.b
             batch, deletes = batch.filter(pa.array(written)), deletes[written]
     key = json.objects(batch.select(list(keys)))
     body = json.objects(batch.select([name for name in names if name not in (*keys, *ACTIONS)]))
-    gone = pa.array(deletes)
-    return written, key, pc.if_else(gone, b"d", b"u"), pc.if_else(gone, b"", body)
+    is_delete = pa.array(deletes)
+    return written, key, pc.if_else(is_delete, b"d", b"u"), pc.if_else(is_delete, b"", body)
 
 
 class RowError(ValueError):
-    """A row that cannot be written."""
+    """A row that cannot be written: its number in the batch, and why."""
 
     def __init__(self, row: int, why: str):
         self.row, self.why = row, why
@@ -124,18 +128,21 @@ class RowError(ValueError):
 
 
 def decode(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> dict[str, pa.Array]:
-    """JSON objects as the columns of a schema, all null where a text is empty. `what` they are is for errors."""
+    """JSON objects as the columns of a schema, null where a text is empty.
+
+    Errors name a text as `what` of the record with its number in `sequence`.
+    """
     if not len(schema):
         return {}
     full = np.asarray(pc.greater(pc.binary_length(texts), 0))
-    there = texts.filter(pa.array(full))
+    objects = texts.filter(pa.array(full))
     try:
-        made = json.columns(there, schema)
+        columns = json.columns(objects, schema)
     except json.UnfitError as error:
         record = f"record {sequence[full][error.row]}"
         if error.column is None:
             raise ProtocolError(
-                f"{record} has {there[error.row].as_py()[:60]!r} as {what}, which is no JSON object: {error}."
+                f"{record} has {objects[error.row].as_py()[:60]!r} as {what}, which is no JSON object: {error}."
             ) from None
         raise OptionError(
             f"column '{error.column}' is {ddl.sql(schema.field(error.column).type)} in the schema of this read, but "
@@ -143,11 +150,11 @@ def decode(texts: pa.Array, schema: pa.Schema, what: str, sequence: Ints) -> dic
             "in .schema(...) or in the option 'columns'."
         ) from None
     take = pa.array(np.where(full, np.cumsum(full) - 1, 0), mask=~full)
-    return {name: column.take(take) for name, column in made.items()}
+    return {name: column.take(take) for name, column in columns.items()}
 
 
 def latest(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Of rows in order, the last of each key."""
+    """The last row of each key, in the order of the rows."""
     numbered = table.append_column("@row", pa.array(np.arange(len(table))))
     last = numbered.group_by(list(keys)).aggregate([("@row", "max")])["@row_max"]
     return table.take(pa.array(np.sort(last.to_numpy())))

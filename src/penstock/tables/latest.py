@@ -1,4 +1,4 @@
-"""The table that a stream of changes leads to, kept by Spark's state."""
+"""The table that a stream of changes makes, kept in Spark's state. Knows no server."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,12 @@ from penstock.errors import OptionError
 
 
 def materialize(changes: DataFrame, keys: str | Sequence[str]) -> DataFrame:
-    """The latest row of each key, from rows of `format("s2")` with mode=upsert and the column `_sequence`. `keys` are
-    the columns of the key, or the one that it has.
+    """The latest row of each key, from rows of `format("s2")` with mode=upsert and the columns `_action` and
+    `_sequence`. `keys` is the column of the key, or several.
 
-    Spark keeps one row a key. Write it with outputMode("complete") to have the table, without the rows deleted; with
-    outputMode("update") each change comes, and `_action` says whether the row is still there.
+    Spark keeps one row for each key. With outputMode("complete") every trigger gives all of them; take `current` of it
+    to leave out deleted rows. With outputMode("update") a trigger gives the keys that changed, and `_action` says
+    whether the row was deleted.
     """
     keys = [keys] if isinstance(keys, str) else keys
     for name in (*keys, "_action", "_sequence"):
@@ -31,5 +32,5 @@ def materialize(changes: DataFrame, keys: str | Sequence[str]) -> DataFrame:
 
 
 def current(table: DataFrame) -> DataFrame:
-    """Of what `materialize` gives, the rows that are not deleted."""
+    """The rows of `materialize` that are not deleted."""
     return table.where(f.col("_action") == "u").drop("_action", "_sequence")

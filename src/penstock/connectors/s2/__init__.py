@@ -1,4 +1,4 @@
-"""format("s2"): what it is called, what it promises, and how it is opened."""
+"""format("s2"): its name, its guarantees, and how sources and sinks are opened. Sends nothing itself."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ class S2Streams(Connector[S2SourceOptions, S2SinkOptions]):
 
     @classmethod
     def columns(cls, options: S2SourceOptions) -> pa.Schema:
-        """The shared ones, or those of the table that was upserted."""
+        """The shared columns. With mode=upsert, the columns of the table."""
         if options.mode == "upsert":
             changes.accept(options.table, options.key_columns, written=False)
             return options.table
@@ -34,17 +34,17 @@ class S2Streams(Connector[S2SourceOptions, S2SinkOptions]):
 
     @classmethod
     def shaped(cls, options: S2SourceOptions, asked: pa.Schema) -> S2SourceOptions:
-        """A table that was upserted has the columns that the user says."""
+        """With mode=upsert, the table has the columns of the user's schema."""
         return options.shaped(asked) if options.mode == "upsert" else options
 
     @classmethod
     def only_batches(cls, options: S2SourceOptions) -> str | None:
-        """A snapshot is of one moment."""
+        """A snapshot shows the table at one moment, so it cannot be streamed."""
         return "leave out 'snapshot' and use penstock.s2.materialize" if options.snapshot else None
 
     @classmethod
     def open_source(cls, options: S2SourceOptions) -> Source:
-        """A source that connects at its first question."""
+        """A source that connects with its first request."""
         if options.mode == "upsert":
             return ChangesSource(options, cls.columns(options))
         return S2Source(options, cls.columns(options))
@@ -56,28 +56,31 @@ class S2Streams(Connector[S2SourceOptions, S2SinkOptions]):
 
     @classmethod
     def servers_own(cls, options: S2SinkOptions) -> Sequence[str]:
-        """The number of a record. The columns of a table of changes are all its own."""
+        """The sequence number of a record. With mode=upsert, every column belongs to the table."""
         return () if options.mode == "upsert" else ("sequence",)
 
     @classmethod
     def pushes(cls, options: S2SourceOptions) -> bool:
-        """The columns of a table are its own, whatever their names."""
+        """With mode=upsert, a column named `stream` belongs to the table, so nothing is pushed down."""
         return options.mode != "upsert"
 
     @classmethod
     def narrow(cls, options: S2SourceOptions, predicates: Sequence[Predicate]) -> S2SourceOptions | None:
-        """Fewer streams, where a predicate on `stream` says which; it may still be too many."""
-        if any(isinstance(at, dict) for at in (options.starting_offsets, options.ending_offsets)):
-            return options  # they name streams, which must be there
+        """Fewer streams, by predicates on `stream`; there may still be too many. None where no stream is left."""
+        if any(isinstance(offsets, dict) for offsets in (options.starting_offsets, options.ending_offsets)):
+            return options  # these offsets name streams, so all of them must be read
         for column, test, value in predicates:
             if column != "stream" or test not in ("=", "in", "startswith"):
                 continue
             wanted = tuple(value) if test == "in" else (value,)
             if options.names:
-                left = [n for n in options.names if (n.startswith(wanted) if test == "startswith" else n in wanted)]
-                if not left:
+                if test == "startswith":
+                    names = tuple(name for name in options.names if name.startswith(wanted))
+                else:
+                    names = tuple(name for name in options.names if name in wanted)
+                if not names:
                     return None
-                options = options.model_copy(update={"streams": tuple(left)})
+                options = options.model_copy(update={"streams": names})
                 continue
             prefix, common = options.stream_prefix or "", beginning(wanted)
             if common.startswith(prefix):

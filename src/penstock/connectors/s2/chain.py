@@ -1,8 +1,10 @@
-"""The rows of one task in one stream, each once, whoever else writes there and however often the task is tried.
+"""The rows of one task in one stream, each exactly once, whoever else writes there and however often Spark runs the
+task.
 
-The last record of every batch is stamped with whose it is, how many rows of its task are stored with it, and a checksum
-of them. A batch is appended only at the place up to which every stamp is known, and S2 refuses it elsewhere: so nothing
-is written twice, by this attempt or by another one. Pure: knows no sockets and no Spark.
+The last record of every batch has a stamp: which task wrote it, how many rows of the task are stored up to here, and a
+checksum of these rows. A batch is appended with the position that it must get, and every stamp before that position is
+known. S2 refuses the batch if another writer was faster. So no attempt writes a row twice. Pure: knows no sockets and
+no Spark.
 """
 
 import zlib
@@ -16,17 +18,17 @@ from penstock.clients.s2.appends import MOST_BYTES, MOST_RECORDS, Batch, Encoded
 from penstock.kit.contract import Origin
 
 HEADER = b"@penstock"
-# What a stamp may add to a record, as S2 counts it: batches leave room for it.
+# Bytes that a stamp may add to a record, as S2 meters them. Batches leave room for it.
 ROOM = 160
 
 
 class Stamp(NamedTuple):
-    """How far a task is."""
+    """How many rows of a task are stored."""
 
     origin: Origin
     rows: int
-    crc: int
-    final: bool
+    crc: int  # of these rows
+    final: bool  # the task has no more rows
 
     def encode(self) -> bytes:
         """The value of the header."""
@@ -35,7 +37,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def decode(cls, value: bytes) -> "Stamp | None":
-        """From the value of a header; None where it is no stamp that we know."""
+        """The stamp in the value of a header; None where it is not a stamp, or one of another version."""
         parts = value.decode(errors="replace").split(";")
         try:
             version, query, batch, partition, rows, crc, final = parts
@@ -46,21 +48,22 @@ class Stamp(NamedTuple):
 
 
 def mine(stamps: Iterable[Stamp], origin: Origin) -> Stamp | None:
-    """The last stamp of this task among some, in the order of the stream. A later batch of its query means that this
-    attempt is long over.
+    """The last stamp of this task; None where it has none. Stamps come in the order of the stream.
+
+    An error where its query has written a later batch: this attempt was replaced long ago.
     """
-    found = None
+    last = None
     for stamp in stamps:
         if stamp.origin.query == origin.query and stamp.origin.batch > origin.batch:
             raise origin.overtaken(stamp.origin.batch)
         if stamp.origin == origin:
-            found = stamp
-    return found
+            last = stamp
+    return last
 
 
 def settled(stamps: Iterable[Stamp], origin: Origin, *, alone: bool) -> bool:
-    """Whether these stamps show that what lies before them is of no concern: there is one of an older batch, or where
-    the task is `alone` in asking, one of its own.
+    """Whether older records need not be searched: there is a stamp of an older batch of the query, or one of this task
+    where only this task is searched for (`alone`).
     """
     return any(
         (alone and stamp.origin == origin) or (stamp.origin.query == origin.query and stamp.origin.batch < origin.batch)
@@ -70,11 +73,11 @@ def settled(stamps: Iterable[Stamp], origin: Origin, *, alone: bool) -> bool:
 
 @dataclass
 class _Piece:
-    """Rows that are not known to be stored, from row `first` on."""
+    """Rows of the task that are not known to be stored."""
 
-    first: int
+    first: int  # number of the first row
     rows: Encoded
-    crc: int | None  # of all rows before them, as far as that is known
+    crc: int | None  # of all rows before them; None where it was not computed
 
     @property
     def end(self) -> int:
@@ -82,31 +85,34 @@ class _Piece:
 
 
 class Chain:
-    """Cuts rows into batches with stamps, and knows which rows are stored.
+    """Cuts the rows of a task into batches with stamps, and knows which rows are stored.
 
-    `base` is the place in the stream up to which every stamp is known, `at` where the next batch goes. Batches of
-    unconditional chains go wherever there is room.
+    Every stamp before position `base` of the stream is known. The next batch goes to position `at`. A chain that is not
+    `conditional` appends its batches wherever the stream ends.
     """
 
     def __init__(self, origin: Origin, at: int, *, conditional: bool = True, token: bytes | None = None):
         self.origin, self.conditional, self.token = origin, conditional, token
         self.base = self.at = at
-        self.rows = self.stored = self.sent = self.known = 0
-        self.final = False  # the stamp of the last row that is stored says that there are no more
+        self.rows = 0  # added
+        self.sent = 0
+        self.stored = 0
+        self.known = 0  # stored by other attempts
+        self.final = False  # the stamp of the last stored row says that the task has no more rows
         self._pieces: list[_Piece] = []
-        self._cursor = (0, 0)  # a row, and the checksum of all before it
-        self._stamp: Stamp | None = None  # of another attempt, to be checked when its rows come by
+        self._cursor = (0, 0)  # number of a row, and the checksum of all rows before it
+        self._stamp: Stamp | None = None  # of another attempt, checked once its rows were added here
 
     def add(self, rows: Encoded) -> None:
-        """More rows of the task."""
+        """Take more rows of the task. An error where another attempt stored other rows in their place."""
         self._pieces.append(_Piece(self.rows, rows, self._cursor[1] if self._cursor[0] == self.rows else None))
         self.rows += len(rows)
         self._check()
 
     def adopt(self, stamp: Stamp | None, at: int) -> None:
-        """Another look: everything before `at` is known, and this is the last stamp of this task in it.
+        """The stream was searched up to `at`, and `stamp` is the last one of this task in it.
 
-        What was sent and is not among it did not arrive.
+        Rows that were sent and are not covered by the stamp did not arrive: they are sent again.
         """
         self.base = self.at = at
         if stamp is not None and stamp.rows > self.stored:
@@ -117,9 +123,9 @@ class Chain:
         self._check()
 
     def next(self, *, last: bool) -> Batch | None:
-        """The next batch to send, at the end of those that are under way; None where there is none yet.
+        """The next batch to send, behind those that have no answer yet; None where there is none.
 
-        A batch that may be the last one waits until `last` says whether it is.
+        The last batch is given only with `last`: its stamp says that no more rows follow.
         """
         if self.sent >= self.rows:
             return None
@@ -132,7 +138,7 @@ class Chain:
         part = piece.rows.part(low, high)
         data = bytes(part.joined())
         self._cursor = (end, zlib.crc32(data, self._crc_at(self.sent)))
-        self._note()
+        self._save_checksum()
         stamp = Stamp(self.origin, end, self._cursor[1], end == self.rows)
         tail = bytes(part.part(len(part) - 1, len(part)).joined())
         data = data[: len(data) - len(tail)] + with_header(tail, HEADER, stamp.encode())
@@ -143,21 +149,21 @@ class Chain:
         return batch
 
     def acked(self, batch: Batch) -> None:
-        """A batch is stored."""
+        """S2 has stored a batch."""
         self.base = batch.at + batch.records
         self.stored = max(self.stored, batch.end)
         self.final = self.stored == self.rows
         self._forget()
 
     def end(self) -> None:
-        """There are no more rows: are they those of the first time?"""
+        """All rows were added. An error where an earlier attempt stored more rows than these."""
         if self.conditional and self.stored > self.rows:
             raise self.origin.differs(f"it had at least {self.stored:,} rows then, and has {self.rows:,} now")
         if self.conditional and self.rows and self.stored == self.rows and not self.final:
             raise self.origin.differs(f"it had more than {self.rows:,} rows then")
 
     def _check(self) -> None:
-        """Compare the rows that another attempt wrote with ours, as soon as these are there."""
+        """Compare the rows that another attempt wrote with ours, as soon as ours were added."""
         stamp = self._stamp
         if stamp is not None and stamp.rows <= self.rows:
             if self._crc_at(stamp.rows) != stamp.crc:
@@ -166,7 +172,9 @@ class Chain:
         self._forget()
 
     def _crc_at(self, row: int) -> int:
-        """The checksum of all rows before `row`, which must not be older than those that are kept."""
+        """The checksum of all rows before `row`. The rows before the first piece are gone: `row` must not be one of
+        them.
+        """
         if self._cursor[0] == row:
             return self._cursor[1]
         at, crc = max((p.first, p.crc) for p in self._pieces if p.crc is not None and p.first <= row)
@@ -176,22 +184,22 @@ class Chain:
         return crc
 
     def _forget(self) -> None:
-        """Let go of rows that are stored. The first ones kept know the checksum of what went before."""
-        gone = [piece for piece in self._pieces if piece.end <= self.stored]
-        left = self._pieces[len(gone) :]
-        if gone and (not left or left[0].crc is None):
-            self._cursor = (gone[-1].end, self._crc_at(gone[-1].end))
-            self._note()
-        self._pieces = left
+        """Drop pieces that are stored. The first piece kept knows the checksum of all rows before it."""
+        stored = [piece for piece in self._pieces if piece.end <= self.stored]
+        kept = self._pieces[len(stored) :]
+        if stored and (not kept or kept[0].crc is None):
+            self._cursor = (stored[-1].end, self._crc_at(stored[-1].end))
+            self._save_checksum()
+        self._pieces = kept
 
-    def _note(self) -> None:
-        """Keep the checksum at the cursor with the rows that begin there."""
+    def _save_checksum(self) -> None:
+        """Keep the checksum at the cursor with the piece that begins there."""
         for piece in self._pieces:
             if piece.first == self._cursor[0]:
                 piece.crc = self._cursor[1]
 
 
 def _cut(rows: Encoded, low: int) -> int:
-    """Where a batch ends that begins at `low`: as large as S2 takes it."""
+    """The end of the largest batch from row `low` on that S2 takes; at least one row."""
     metered = np.cumsum(rows.metered[low : low + MOST_RECORDS])
     return low + max(1, int(np.searchsorted(metered, MOST_BYTES - ROOM, side="right")))

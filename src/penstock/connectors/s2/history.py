@@ -1,4 +1,4 @@
-"""What a stream holds of the query that writes to it, by the stamps in its records. Asks S2; writes nothing."""
+"""What a stream already has of the query that writes to it, by the stamps in its records. Reads S2; writes nothing."""
 
 import pyarrow.compute as pc
 
@@ -11,22 +11,25 @@ from penstock.kit.contract import Origin
 from penstock.kit.lookback import Block, cannot_tell, look_back
 from penstock.planning.positions import Offsets
 
-# So many records are looked through at once.
+# Records looked through at once.
 BLOCK = 1000
 
 
 class History:
-    """What may have been written before the rows of a task.
+    """Finds the stamps of earlier attempts.
 
-    Of a single write, nothing lies before where streams ended when it `began`. `alone`: nobody asks for other tasks of
-    the batch as well.
+    `began`: where streams ended when a `df.write` began; it has written nothing before that. `alone`: only stamps of
+    this task are wanted, not those of other tasks in the batch.
     """
 
     def __init__(self, calls: Calls, options: S2SinkOptions, origin: Origin, began: Offsets, *, alone: bool):
         self.calls, self.options, self.origin, self.began, self.alone = calls, options, origin, began, alone
 
     def before(self, name: str, last: Last) -> list[Stamp]:
-        """The last stamps of a stream, from its end back to where it is clear that no older one matters."""
+        """The stamps at the end of a stream, back to where older ones cannot matter.
+
+        An error where that is not found, because records are missing or `lookBack` is too small.
+        """
         stamps: list[Stamp] = []
         began = self.began.get(name)
         begins = began.next if began is not None and began.epoch == last.created else 0
@@ -57,24 +60,24 @@ class History:
         return stamps
 
     def between(self, name: str, low: int, high: int) -> tuple[list[Stamp], bool]:
-        """The stamps of a range, and whether all of its records are there."""
+        """The stamps of a range, and whether the stream has all of its records."""
         stamps: list[Stamp] = []
-        at, held = low, True
+        at, complete = low, True
         while at < high:
-            came = False
+            is_empty = True
             for records in self.calls.read(name, at, high - at):
                 records = records.where(records.sequence < high)
                 if len(records):
-                    held &= int(records.sequence[0]) == at
-                    at, came = int(records.sequence[-1]) + 1, True
+                    complete &= int(records.sequence[0]) == at
+                    at, is_empty = int(records.sequence[-1]) + 1, False
                     stamps += stamps_of(records)
-            if not came:  # an answer may end early, but one from here on has nothing
+            if is_empty:  # a short answer has more behind it, an empty one has not
                 return stamps, False
-        return stamps, held
+        return stamps, complete
 
 
 def stamps_of(records: Records) -> list[Stamp]:
-    """The stamps among some records, in their order."""
+    """The stamps in the headers of records, in their order."""
     if not len(records.header_row):
         return []
     values = records.header_value.filter(pc.equal(records.header_name, chain.HEADER)).to_pylist()

@@ -1,4 +1,4 @@
-"""What a user may set to read and to write S2."""
+"""The options to read and to write S2."""
 
 import re
 from typing import Literal, Self
@@ -14,7 +14,7 @@ from penstock.options import Bytes, Count, Csv, ReadOptions, Seconds, WriteOptio
 
 
 class StreamOptions(S2Options):
-    """What is read or written, by the same names."""
+    """The options that name streams, for reading and for writing."""
 
     stream: str | None = option(
         None,
@@ -28,10 +28,10 @@ class StreamOptions(S2Options):
 
     @model_validator(mode="after")
     def _stream_and_streams_agree(self) -> Self:
-        one, several = self.stream, self.streams
-        if one is not None and several and not _is_template(one) and one not in several:
+        stream, streams = self.stream, self.streams
+        if stream is not None and streams and not _is_template(stream) and stream not in streams:
             raise ValueError(
-                f"'stream' is '{one}', and 'streams' is '{','.join(several)}': set one of both, or both to the same"
+                f"'stream' is '{stream}', and 'streams' is '{','.join(streams)}': set one of both, or both to the same"
             )
         return self
 
@@ -114,8 +114,9 @@ class S2SourceOptions(StreamOptions, ReadOptions):
             raise ValueError("set 'streams' or 'streamPrefix', one of both")
         if self.stream is None:
             return
-        begins = self.stream.partition("{")[0] if _is_template(self.stream) else self.stream
-        if not begins.startswith(prefix) and not (_is_template(self.stream) and prefix.startswith(begins)):
+        is_template = _is_template(self.stream)
+        fixed = self.stream.partition("{")[0] if is_template else self.stream
+        if not fixed.startswith(prefix) and not (is_template and prefix.startswith(fixed)):
             raise ValueError(
                 f"'stream' is '{self.stream}', which does not begin with the 'streamPrefix' '{prefix}': set one of both"
             )
@@ -128,12 +129,12 @@ class S2SourceOptions(StreamOptions, ReadOptions):
         return self.streams or ((self.stream,) if self.stream is not None else ())
 
     def shaped(self, table: pa.Schema) -> Self:
-        """The same, for rows of these columns."""
-        # The latest row of a key is known only to whoever sees all of them.
-        whole = {"max_records_per_partition": 1 << 62, "min_partitions": None} if self.snapshot else {}
-        made = self.model_copy(update=whole)
-        made._table = table
-        return made
+        """The same options, for rows of these columns. With `snapshot`, one task reads a whole stream."""
+        # The latest row of a key is known only to a task that sees all of its changes.
+        undivided = {"max_records_per_partition": 1 << 62, "min_partitions": None} if self.snapshot else {}
+        options = self.model_copy(update=undivided)
+        options._table = table
+        return options
 
     @property
     def table(self) -> pa.Schema:
@@ -221,12 +222,12 @@ class S2SinkOptions(StreamOptions, WriteOptions):
         return self.stream if self.stream is not None else next(iter(self.streams), None)
 
     def direct(self) -> bool:
-        """Whether each task writes by itself, as no other writes to the same stream."""
-        mine = self.target is not None and "partition" in templates.columns(self.target)
-        return mine or self.delivery != "exactly_once"
+        """Whether tasks write by themselves: each has a stream of its own, or rows may come twice."""
+        has_own_stream = self.target is not None and "partition" in templates.columns(self.target)
+        return has_own_stream or self.delivery != "exactly_once"
 
     def stream_config(self) -> dict[str, object]:
-        """What a stream is made with, as the API has it."""
+        """The configuration of a stream made here, as S2's API has it."""
         config: dict[str, object] = {}
         if self.retention == "infinite":
             config["retention_policy"] = {"infinite": {}}

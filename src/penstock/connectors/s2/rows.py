@@ -1,4 +1,6 @@
-"""The rows of a sink as records, by the stream they go to. Pure: a row that cannot be written is refused first."""
+"""Rows as records of S2, by stream; and which records are changes to a table. Refuses rows that S2 would not take.
+Pure: knows no sockets and no Spark.
+"""
 
 from collections.abc import Iterator
 
@@ -19,12 +21,12 @@ from penstock.kit.rows import BYTES, NAMED_VALUES, TEXT, Kind
 from penstock.tables import changes
 
 WRITER = b"@writer"
-# Of a change to a table: its key and what it does.
+# Headers of a change to a table: its key, and whether it updates or deletes.
 KEY, ACTION = b"@key", b"@action"
 
 
 def is_moment(kind: pa.DataType) -> bool:
-    """Whether a column is a moment."""
+    """Whether a column is a timestamp."""
     return bool(pa.types.is_timestamp(kind))
 
 
@@ -32,7 +34,7 @@ TAKES = {"value": BYTES, "headers": NAMED_VALUES, "timestamp": Kind(is_moment, "
 
 
 def accept(options: S2SinkOptions, columns: pa.Schema) -> None:
-    """Refuse columns that are missing, of the wrong type, or would be dropped."""
+    """Refuse columns that are missing, have the wrong type, or would be dropped."""
     template = _template(options, 0)
     if options.mode == "upsert":
         if template is None:
@@ -56,8 +58,9 @@ def _accept_version(columns: pa.Schema, name: str) -> None:
 def ascending(
     options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first: int, before: pa.Array | None
 ) -> pa.Array:
-    """The version of the last of some rows, numbered from `first`: none may be older than the row before it, the first
-    one than `before`.
+    """The version of the last row. An error where a row has an older version than the row before it.
+
+    Rows are numbered from `first`. `before` is the version of the row before the first one.
     """
     name, column = options.version_column, batch.column(options.version_column)
     if column.null_count:
@@ -76,7 +79,7 @@ def ascending(
 
 
 def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first: int) -> Iterator[tuple[str, Encoded]]:
-    """The rows of a batch, numbered from `first`, as records of each stream in turn."""
+    """The records of each stream, in the order of the rows. Rows are numbered from `first`."""
     names = batch.schema.names
     number = np.arange(first, first + len(batch))
     moment = None
@@ -111,30 +114,30 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
     if options.writer_headers:
         row, header, content = _signed(origin, len(value), row, header, content)
     headers = encode_headers(len(value), row, header, content) if len(row) else None
-    made = encode(value, headers, moment)
+    encoded = encode(value, headers, moment)
     most = MOST_BYTES - ROOM
-    if len(made) and made.metered.max() > most:
-        at = int(np.argmax(made.metered > most))
+    if len(encoded) and encoded.metered.max() > most:
+        at = int(np.argmax(encoded.metered > most))
         raise _refuse(
             origin,
             int(number[at]),
-            f"has {int(made.metered[at]):,} bytes for stream '{streams[at].as_py()}', headers included, and S2 takes "
-            f"{most:,} of a record",
+            f"has {int(encoded.metered[at]):,} bytes for stream '{streams[at].as_py()}', headers included, "
+            f"and S2 takes {most:,} of a record",
         )
-    yield from _by_stream(streams, made)
+    yield from _by_stream(streams, encoded)
 
 
-def _by_stream(streams: pa.Array, made: Encoded) -> Iterator[tuple[str, Encoded]]:
-    different = pc.unique(streams)
-    if len(different) == 1:
-        yield different[0].as_py(), made
+def _by_stream(streams: pa.Array, encoded: Encoded) -> Iterator[tuple[str, Encoded]]:
+    names = pc.unique(streams)
+    if len(names) == 1:
+        yield names[0].as_py(), encoded
         return
-    place = np.asarray(pc.index_in(streams, different))
+    place = np.asarray(pc.index_in(streams, names))
     order = np.argsort(place, kind="stable")
-    edges = np.searchsorted(place[order], np.arange(len(different) + 1))
-    for i, name in enumerate(different.to_pylist()):
+    edges = np.searchsorted(place[order], np.arange(len(names) + 1))
+    for i, name in enumerate(names.to_pylist()):
         rows = order[edges[i] : edges[i + 1]]
-        yield name, Encoded(made.data.take(pa.array(rows)), made.metered[rows])
+        yield name, Encoded(encoded.data.take(pa.array(rows)), encoded.metered[rows])
 
 
 def _template(options: S2SinkOptions, partition: int) -> str | None:
@@ -142,11 +145,12 @@ def _template(options: S2SinkOptions, partition: int) -> str | None:
 
 
 def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> tuple[Ints, pa.Array, pa.Array]:
+    """The headers of all rows: which row each belongs to, its name and its value."""
     nothing = pa.array([], pa.binary())
     if "headers" not in batch.schema.names or batch.column("headers").null_count == len(batch):
         return np.empty(0, np.int64), nothing, nothing
     column = batch.column("headers")
-    column = column.take(pa.array(np.arange(len(column))))  # nothing hidden under a null list
+    column = column.take(pa.array(np.arange(len(column))))  # a null list may hide values, which a copy has not
     structs, row = column.flatten(), np.asarray(pc.list_parent_indices(column)).astype(np.int64)
     name = pc.fill_null(structs.field(0).cast(pa.binary()), b"")
     empty = np.asarray(pc.equal(pc.binary_length(name), 0))
@@ -157,17 +161,18 @@ def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> tuple[Ints, p
 
 
 def _signed(origin: Origin, rows: int, row: Ints, name: pa.Array, value: pa.Array) -> tuple[Ints, pa.Array, pa.Array]:
-    """The headers, and behind those of each row who wrote it."""
-    who = f"{origin.query}/{origin.partition}".encode()
-    both = np.concatenate([row, np.arange(rows)])
-    order = np.argsort(both, kind="stable")
+    """The headers, with one more at the end of each row: who wrote it."""
+    writer = f"{origin.query}/{origin.partition}".encode()
+    row_of_each = np.concatenate([row, np.arange(rows)])
+    order = np.argsort(row_of_each, kind="stable")
     take = pa.array(order)
     names = pa.concat_arrays([name, pa.repeat(pa.scalar(WRITER, pa.binary()), rows)])
-    values = pa.concat_arrays([value, pa.repeat(pa.scalar(who, pa.binary()), rows)])
-    return both[order], names.take(take), values.take(take)
+    values = pa.concat_arrays([value, pa.repeat(pa.scalar(writer, pa.binary()), rows)])
+    return row_of_each[order], names.take(take), values.take(take)
 
 
 def _interleaved(a: pa.Array, b: pa.Array) -> pa.Array:
+    """The first of `a`, the first of `b`, the second of `a`, and so on."""
     order = np.arange(2 * len(a)).reshape(2, -1).T.reshape(-1)
     return pa.concat_arrays([a.cast(pa.binary()), b.cast(pa.binary())]).take(pa.array(order))
 
@@ -186,15 +191,19 @@ def _refuse(origin: Origin, row: int, why: str) -> OptionError:
 
 def parts(records: Records) -> tuple[Ints, pa.Array, npt.NDArray[np.bool_]]:
     """Which records are changes to a table, their keys, and which of them delete."""
-    found = {}
-    for name in (KEY, ACTION):
-        at = np.asarray(pc.equal(records.header_name, name)) if len(records.header_row) else np.zeros(0, bool)
-        place = np.full(len(records), -1)
-        place[records.header_row[at]] = np.flatnonzero(at)
-        found[name] = place
-    rows = np.flatnonzero((found[KEY] >= 0) & (found[ACTION] >= 0))
-    action = records.header_value.take(pa.array(found[ACTION][rows]))
+    key_at, action_at = _places(records, KEY), _places(records, ACTION)
+    rows = np.flatnonzero((key_at >= 0) & (action_at >= 0))
+    action = records.header_value.take(pa.array(action_at[rows]))
     known = np.asarray(pc.is_in(action, pa.array([b"u", b"d"]))) if len(rows) else np.zeros(0, bool)
     rows = rows[known]
     deletes = np.asarray(pc.equal(action.filter(pa.array(known)), b"d")) if len(rows) else np.zeros(0, bool)
-    return rows, records.header_value.take(pa.array(found[KEY][rows])), deletes
+    return rows, records.header_value.take(pa.array(key_at[rows])), deletes
+
+
+def _places(records: Records, name: bytes) -> Ints:
+    """For each record, the place of its last header of that name among all headers; -1 where it has none."""
+    places = np.full(len(records), -1)
+    if len(records.header_row):
+        is_named = np.asarray(pc.equal(records.header_name, name))
+        places[records.header_row[is_named]] = np.flatnonzero(is_named)
+    return places

@@ -1,26 +1,31 @@
-"""How large the records ahead are, from a look at a few of them: S2 tells no sizes. Pure."""
+"""How large the next records are, estimated from a few of them, as S2 reports no sizes. Pure: knows no server."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-# So many records are looked at in each place, and each place is so many times as far ahead as the one before.
-BLOCK = APART = 8
+# Records looked at in each place.
+BLOCK = 8
+# How much further ahead each place is than the one before.
+APART = 8
 
 
 def places(ahead: int) -> list[int]:
-    """How far ahead to look: the next records are in the batch for sure, those far away perhaps. And at the end, lest a
-    change of sizes behind the last place go unseen.
+    """How far ahead to look. Places are dense near the position, as those records are in the next batch for sure. The
+    last place is the end, so that a change of sizes before it is seen.
     """
-    found = [0]
-    while (further := max(APART, found[-1] * APART)) < ahead:
-        found.append(further)
-    return found if ahead - BLOCK <= found[-1] else [*found, ahead - BLOCK]
+    distances = [0]
+    while (further := max(APART, distances[-1] * APART)) < ahead:
+        distances.append(further)
+    if ahead - BLOCK > distances[-1]:
+        distances.append(ahead - BLOCK)
+    return distances
 
 
 def average(sizes: Sequence[float], ahead: int, limit: int) -> float:
-    """The average size of as many of the next records as make `limit` bytes, or of all that are `ahead`, given their
-    sizes at the places to look: from one to the next, sizes are taken to change evenly.
+    """The average size of the next records, up to `limit` bytes of them or to the end.
+
+    `sizes` are those at `places(ahead)`. Between two places, sizes are taken to change evenly.
     """
     at = np.array([*places(ahead), ahead])
     each = np.array([*sizes, sizes[-1]])

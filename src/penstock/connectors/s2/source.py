@@ -1,11 +1,11 @@
-"""S2 streams read by position: any range, as often as wanted."""
+"""S2 streams read by sequence number: any range, as often as wanted. Plans nothing, and knows no Spark."""
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, takewhile
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,90 +25,95 @@ from penstock.planning.positions import Bound, Bounds, Loss, Offsets, Range
 log = logging.getLogger("penstock")
 T = TypeVar("T")
 
-# Of so many streams the sizes of records are looked at.
+# Streams whose records are looked at to learn their size.
 WEIGHED = 16
 
 
 class S2Source:
-    """A source on one connection, taken at the first question."""
+    """A source on one connection, opened with the first request."""
 
     def __init__(self, options: S2SourceOptions, columns: pa.Schema):
         self.options, self.columns, self.losses = options, columns, LossReport(options)
         self._calls = Calls(options)
-        self._made: dict[str, str] = {}  # when each stream was
+        self._created: dict[str, str] = {}  # time of creation of the streams that exist
         self._first: dict[str, int] = {}
         self._tails: dict[str, int] = {}
-        self._known: set[str] = set()  # every stream that was ever there
-        self._until = float("-inf")  # when the cached starts of streams expire
+        self._known: set[str] = set()  # every stream that existed, or was reported as missing
+        self._until = float("-inf")  # when `_first` expires
 
     def check(self) -> None:
-        """Refuse streams that are not there."""
+        """Refuse streams that do not exist."""
         self.bounds()
 
     def bounds(self) -> Bounds:
-        """Both ends of every stream. Where they begin is looked up now and then, and checked by whoever reads."""
+        """Both ends of every stream. Beginnings may be out of date by `discoveryInterval`; `read` checks them."""
         return self._ask(self._bounds)
 
     def find(self, shard: str, timestamp: int) -> int:
-        """The first record not older than a moment: S2 keeps milliseconds."""
-        found = self._ask(lambda: self._calls.at_time(shard, -(-timestamp // 1000)))
-        return self._tails.get(shard, 0) if found is None else found
+        """The first record not older than `timestamp`, or the tail. S2 keeps milliseconds, so it is rounded up."""
+        milliseconds = -(-timestamp // 1000)
+        sequence = self._ask(lambda: self._calls.at_time(shard, milliseconds))
+        return self._tails.get(shard, 0) if sequence is None else sequence
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """Positions have no gaps but for a few command records."""
+        """None: positions have no gaps but for a few command records."""
         return None
 
     def weigh(self, at: Offsets, bounds: Bounds, limit: int) -> Bounds:
-        """The bounds with the sizes of the records ahead, in the streams that have most of them."""
+        """The bounds, with the sizes of the next records in the streams that have most of them."""
         ahead = {name: bound.next - at[name].next for name, bound in bounds.items() if name in at}
         most = [name for name in sorted(ahead, key=lambda name: -ahead[name])[:WEIGHED] if ahead[name] > 0]
-        places = {name: [at[name].next + far for far in sizes.places(ahead[name])] for name in most}
-        asked = [(name, place) for name in most for place in places[name]]
-        answers = iter(self._ask(lambda: self._calls.sizes(asked, sizes.BLOCK)))
-        found = dict(bounds)
+        places = {name: [at[name].next + distance for distance in sizes.places(ahead[name])] for name in most}
+        requests = [(name, place) for name in most for place in places[name]]
+        answers = iter(self._ask(lambda: self._calls.sizes(requests, sizes.BLOCK)))
+        weighed = dict(bounds)
         for name in most:
             average = sizes.average([next(answers) for _ in places[name]], ahead[name], limit)
-            found[name] = bounds[name]._replace(row_bytes=average)
-        return found
+            weighed[name] = bounds[name]._replace(row_bytes=average)
+        return weighed
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The rows of a range. What is missing of it was trimmed or has expired."""
-        for same in self.planned([span]):
-            yield from self._read(same)
+        """The rows of a range. Records that are missing were trimmed or have expired: they are reported as lost."""
+        for planned in self.planned([span]):
+            yield from self._read(planned)
 
     def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        """The rows of several ranges, in their order: short ones are asked for together, and come in one batch."""
+        """The rows of several ranges, in their order. Short ranges are requested together, and come in one batch."""
         left = self.planned(spans)
         while left:
-            some = list(takewhile(lambda span: len(span) <= MOST_RECORDS, left[:PIPELINE])) or left[:1]
-            left = left[len(some) :]
-            answers = self._together(some) if len(some) > 1 else {}
-            for whole, group in groupby(some, answers.__contains__):
-                if whole:
-                    together = list(group)
-                    yield from self._shown([span.shard for span in together], [answers[span] for span in together])
-                    continue
-                for span in group:
-                    yield from self._read(span)
+            group = list(takewhile(lambda span: len(span) <= MOST_RECORDS, left[:PIPELINE])) or left[:1]
+            left = left[len(group) :]
+            answers = self._read_short(group) if len(group) > 1 else {}
+            for is_answered, neighbours in groupby(group, key=answers.__contains__):
+                if is_answered:
+                    ranges = list(neighbours)
+                    yield from self._shown([span.shard for span in ranges], [answers[span] for span in ranges])
+                else:
+                    for span in neighbours:
+                        yield from self._read(span)
 
     def planned(self, spans: Sequence[Range]) -> list[Range]:
-        """The ranges whose streams are still those that they were planned for, by one question for all of them. A
-        stream that is gone or was made again is an error, or logged.
+        """The ranges whose streams are still the ones that they were planned for, by one request for all of them.
+
+        A stream that was deleted, or deleted and made again, is reported as lost.
         """
         retry = self.options.retry(f"looking up '{spans[0].shard}'" if len(spans) == 1 else "looking up streams")
         return retry.run(lambda: self._ask(lambda: self._planned(spans)))
 
     def _planned(self, spans: Sequence[Range]) -> list[Range]:
-        made = self._calls.named(span.shard for span in spans)
+        all_created = self._calls.named(span.shard for span in spans)
         same: list[Range] = []
         others: list[Range] = []
         for span in spans:
-            life = made.get(span.shard)
-            (same if life is not None and span.epoch in ("", life) else others).append(span)
-        tails = self._calls.tails([span.shard for span in others if span.shard in made])
+            created = all_created.get(span.shard)
+            if created is not None and span.epoch in ("", created):
+                same.append(span)
+            else:
+                others.append(span)
+        tails = self._calls.tails([span.shard for span in others if span.shard in all_created])
         for span in others:
             if span.shard in tails:
-                bound = Bound(0, tails[span.shard], made[span.shard])
+                bound = Bound(0, tails[span.shard], all_created[span.shard])
                 self.losses.lost([Loss(span.shard, span.start, bound, "recreated")])
             else:
                 self.losses.lost([Loss(span.shard, span.start, None, "gone")])
@@ -118,8 +123,8 @@ class S2Source:
         for records in self.records(span):
             yield from self._shown([span.shard], [records])
 
-    def _together(self, spans: Sequence[Range]) -> dict[Range, Records]:
-        """The records of the ranges that one answer each was enough for; whatever is odd is left to `read`."""
+    def _read_short(self, spans: Sequence[Range]) -> dict[Range, Records]:
+        """The records of the ranges that were complete in one answer. The others are left to `_read`."""
         try:
             answers = self._calls.read_short([(span.shard, span.start, len(span)) for span in spans])
         except Disconnected:
@@ -132,17 +137,17 @@ class S2Source:
         }
 
     def records(self, span: Range) -> Iterator[Records]:
-        """The records of a range whose stream is the one planned for, command records and all."""
+        """The records of a range that `planned` gave, command records included. Goes on after a lost connection."""
         at, retry = span.start, self.options.retry(f"reading '{span.shard}'")
-        away = False
+        was_disconnected = False
         while at < span.end:
             try:
-                if away and not self._planned([span]):  # much may have happened meanwhile
+                if was_disconnected and not self._planned([span]):  # the stream may have been replaced meanwhile
                     return
-                away = False
+                was_disconnected = False
                 for records in self._calls.read(span.shard, at, span.end - at):
                     if not len(records):
-                        continue  # only a sign of life
+                        continue  # a heartbeat
                     for low, high in gaps(records.sequence, at):
                         if low < span.end:
                             self._lost(span, low, min(high, span.end))
@@ -152,12 +157,13 @@ class S2Source:
                     if len(records):
                         yield records
                 if at < span.end:
-                    at = self._short(span, at)
-                    retry.after(Disconnected("the answer ended early")) if at < span.end else None
+                    at = self._after_short_answer(span, at)
+                    if at < span.end:
+                        retry.after(Disconnected("the answer ended early"))
             except Disconnected as error:
                 self._calls.drop()
                 retry.after(error)
-                away = True
+                was_disconnected = True
             except ApiError as error:
                 if not error.is_gone:
                     raise ConnectError(f"reading stream '{span.shard}' failed: {error}.") from None
@@ -165,47 +171,48 @@ class S2Source:
                 return
 
     def progress(self, at: Offsets) -> None:
-        """S2 has no place for it."""
+        """Nothing to do: S2 keeps no positions of readers."""
 
     def commit(self, end: Offsets) -> None:
-        """Records stay until they expire."""
+        """Nothing to do: records stay until they are trimmed or expire."""
 
     def close(self) -> None:
         """Give the connection back."""
         self._calls.close()
 
     def _bounds(self) -> Bounds:
-        before, tails = self._made, self._look()
-        if any(tails[name] < self._tails.get(name, 0) and before.get(name) == self._made[name] for name in tails):
-            tails = self._look()  # made again just behind the list
+        before, tails = self._created, self._look()
+        if any(tails[name] < self._tails.get(name, 0) and before.get(name) == self._created[name] for name in tails):
+            tails = self._look()  # a stream was made again between the list and its tail
         due = time.monotonic() >= self._until
-        new = {name for name in tails if name not in self._first or before.get(name) != self._made[name]}
+        new = {name for name in tails if name not in self._first or before.get(name) != self._created[name]}
         self._first |= self._calls.firsts({name: tail for name, tail in tails.items() if due or name in new})
         if due:
             self._until = time.monotonic() + self.options.discovery_interval
         self._tails = tails
-        return {name: Bound(min(self._first[name], tail), tail, self._made[name]) for name, tail in tails.items()}
+        return {name: Bound(min(self._first[name], tail), tail, self._created[name]) for name, tail in tails.items()}
 
     def _look(self) -> dict[str, int]:
-        """The tails of the streams that are there, by the list of them: a look at one that is gone may make it."""
-        self._look_up()
-        return self._calls.tails(list(self._made))
+        """The tails of the streams that exist. They are listed first, as asking for a tail may create the stream."""
+        self._list()
+        return self._calls.tails(list(self._created))
 
-    def _look_up(self) -> None:
+    def _list(self) -> None:
+        """List the streams to read. A named stream that does not exist is reported as missing."""
         if self.options.names:
-            self._made = self._calls.named(self.options.names)
+            self._created = self._calls.named(self.options.names)
             for name in self.options.names:
-                if name in self._made or name in self._known:
+                if name in self._created or name in self._known:
                     continue
                 error = partial(self._calls.missing, name, self.options.naming(name))
                 self.losses.missing(name, error, nothing_left=False)
                 self._known.add(name)
         else:
-            self._made = self._calls.streams(self.options.stream_prefix or "")
-        self._known |= self._made.keys()
+            self._created = self._calls.streams(self.options.stream_prefix or "")
+        self._known |= self._created.keys()
 
     def _ask(self, question: Callable[[], T]) -> T:
-        """The answer; where the connection broke, the next question takes a new one."""
+        """The answer of S2. After a lost connection, the next question opens a new one."""
         try:
             return question()
         except Disconnected:
@@ -214,8 +221,8 @@ class S2Source:
         except ApiError as error:
             raise ConnectError(f"S2 refuses: {error}.") from None
 
-    def _short(self, span: Range, at: int) -> int:
-        """An answer ended before its range: why, and where to go on."""
+    def _after_short_answer(self, span: Range, at: int) -> int:
+        """Where to read on after an answer that ended at `at`, before its range. Reports what was lost."""
         if not self._planned([span]):
             return span.end
         tail = self._calls.tails([span.shard]).get(span.shard)
@@ -224,9 +231,9 @@ class S2Source:
         elif tail < span.end:
             self.losses.lost([Loss(span.shard, span.end, Bound(0, tail), "backwards")])
         else:
-            left = [records for records in self._calls.read(span.shard, at, 1) if len(records)]
-            if left and left[0].sequence[0] < span.end:
-                return at  # there is more after all
+            answers = [records for records in self._calls.read(span.shard, at, 1) if len(records)]
+            if answers and answers[0].sequence[0] < span.end:
+                return at  # the stream has more of the range
             self._lost(span, at, span.end)
         return span.end
 
@@ -234,7 +241,7 @@ class S2Source:
         self.losses.lost([Loss(span.shard, low, Bound(high, span.end), "trimmed")])
 
     def _shown(self, streams: Sequence[str], parts: Sequence[Records]) -> Iterator[pa.RecordBatch]:
-        """Records of some streams, one part of each, as rows; command records only where they are asked for."""
+        """Records as rows: one part from each stream. Without command records, unless the options include them."""
         if not self.options.include_command_records:
             parts = [part.where(~part.commands()) for part in parts]
         counts = [len(part) for part in parts]
@@ -244,11 +251,12 @@ class S2Source:
 
     def _rows(self, streams: pa.Array, records: Records) -> pa.RecordBatch:
         records = records.without(chain.HEADER)
-        made: dict[str, Callable[[], Any]] = {
-            "value": lambda: records.value,
-            "headers": records.headers,
-            "timestamp": lambda: pa.array(records.timestamp * 1000).view(TIMESTAMP),
-            "stream": lambda: streams,
-            "sequence": lambda: pa.array(records.sequence),
+        columns = {
+            "value": records.value,
+            "timestamp": pa.array(records.timestamp * 1000).view(TIMESTAMP),
+            "stream": streams,
+            "sequence": pa.array(records.sequence),
         }
-        return pa.RecordBatch.from_arrays([made[field.name]() for field in self.columns], schema=self.columns)
+        if "headers" in self.columns.names:
+            columns["headers"] = records.headers()
+        return pa.RecordBatch.from_arrays([columns[field.name] for field in self.columns], schema=self.columns)

@@ -1,8 +1,8 @@
-"""What an upsert sink wrote, read back as the changes to a table, or as the table that they lead to."""
+"""Records of an upsert sink, read as changes to a table, or as the table itself (`snapshot`). Knows no Spark."""
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +25,12 @@ log = logging.getLogger("penstock")
 
 Flags = npt.NDArray[np.bool_]
 
-# A snapshot gathers so many changes before it looks for the latest of each key.
+# Changes that a snapshot gathers before it looks for the latest of each key.
 COMPACT = 100_000
 
 
 class ChangesSource(S2Source):
-    """The same streams and positions; only the rows are others."""
+    """The streams and positions of S2Source, with the columns of a table as rows."""
 
     def __init__(self, options: S2SourceOptions, columns: pa.Schema):
         super().__init__(options, columns)
@@ -39,15 +39,15 @@ class ChangesSource(S2Source):
         self.values = pa.schema([field for field in own if field.name not in options.key_columns])
 
     def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        """One range at a time: keys are of a stream."""
+        """The rows of several ranges, one at a time: each stream has keys of its own."""
         for span in self.planned(spans):
             yield from self._read(span)
 
     def _read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The changes of a range, or where a snapshot is wanted, the last of each key that is no deletion."""
-        waiting: list[pa.Table] = []
+        """The changes of a range. With `snapshot`, the last change of each key, without deletions."""
+        tables: list[pa.Table] = []
         kept = skipped = 0
-        absent = _Absent(self.values.names)
+        absent = _AbsentColumns(self.values.names)
         for records in self.records(span):
             records = records.where(~records.commands())
             rows, keys, deletes = parts(records)
@@ -65,56 +65,70 @@ class ChangesSource(S2Source):
             wanted = np.zeros(len(records), bool)
             wanted[rows] = True
             written = records.where(wanted)
-            made = self._changes(span.shard, written, keys, deletes)
-            absent.look(made, written.value.filter(pa.array(~deletes)))
+            batch = self._changes(span.shard, written, keys, deletes)
+            absent.look(batch, written.value.filter(pa.array(~deletes)))
             if not self.options.snapshot:
-                yield made
+                yield batch
                 continue
-            more = pa.Table.from_batches([made]).append_column("@gone", pa.array(deletes))
-            waiting.append(more)
-            if sum(map(len, waiting)) > 2 * kept + COMPACT:  # not at every turn: each looks at all of them
-                waiting = [changes.latest(pa.concat_tables(waiting), self.keys.names)]
-                kept = len(waiting[0])
+            tables.append(pa.Table.from_batches([batch]).append_column("@gone", pa.array(deletes)))
+            if sum(map(len, tables)) > 2 * kept + COMPACT:  # rarely, as `latest` goes through all rows
+                tables = [changes.latest(pa.concat_tables(tables), self.keys.names)]
+                kept = len(tables[0])
         if skipped:
             log.warning("stream '%s': skipped %d records that are no changes to a table", span.shard, skipped)
-        absent.tell(span.shard)
-        if waiting:
-            table = changes.latest(pa.concat_tables(waiting), self.keys.names)
-            left = table.filter(pc.invert(table["@gone"])).drop_columns(["@gone"])
-            yield from left.combine_chunks().to_batches()
+        absent.warn(span.shard)
+        if tables:
+            table = changes.latest(pa.concat_tables(tables), self.keys.names)
+            table = table.filter(pc.invert(table["@gone"])).drop_columns(["@gone"])
+            yield from table.combine_chunks().to_batches()
 
     def _changes(self, stream: str, records: Records, keys: pa.Array, deletes: Flags) -> pa.RecordBatch:
-        made = changes.decode(keys, self.keys, f"@key in stream '{stream}'", records.sequence)
-        for name, column in made.items():
+        """Records as rows. An error where a key lacks a column."""
+        decoded = changes.decode(keys, self.keys, f"@key in stream '{stream}'", records.sequence)
+        for name, column in decoded.items():
             if column.null_count:
                 at = pc.index(pc.is_null(column), True).as_py()
                 raise OptionError(
                     f"record {int(records.sequence[at])} of stream '{stream}' has {keys[at].as_py()[:60]!r} as @key, "
                     f"in which there is no '{name}'. Set keyColumns to the columns that the sink had as its key."
                 )
-        made |= changes.decode(records.value, self.values, f"body in stream '{stream}'", records.sequence)
-        gone = pa.array(deletes)
-        own: dict[str, Callable[[], pa.Array]] = {
-            "_action": lambda: pc.if_else(gone, "d", "u"),
-            "_change_type": lambda: pc.if_else(gone, "delete", "update_postimage"),
-            "_stream": lambda: pa.repeat(pa.scalar(stream, pa.string()), len(records)),
-            "_sequence": lambda: pa.array(records.sequence),
-            "_timestamp": lambda: pa.array(records.timestamp * 1000).view(TIMESTAMP),
-        }
-        columns = [own[f.name]() if f.name in own else made[f.name] for f in self.columns]
+        decoded |= changes.decode(records.value, self.values, f"body in stream '{stream}'", records.sequence)
+        columns = [
+            _column_of_record(field.name, stream, records, pa.array(deletes))
+            if field.name in (*changes.ACTIONS, *changes.OF_RECORD)
+            else decoded[field.name]
+            for field in self.columns
+        ]
         return pa.RecordBatch.from_arrays(
-            [c.cast(f.type) for c, f in zip(columns, self.columns, strict=True)], schema=self.columns
+            [column.cast(field.type) for column, field in zip(columns, self.columns, strict=True)], schema=self.columns
         )
 
 
-class _Absent:
-    """The columns that no change of a range has: misspelt, or newer than all of them. Both are null in every row."""
+def _column_of_record(name: str, stream: str, records: Records, deletes: pa.Array) -> pa.Array:
+    """A column that tells of the record, not of the table."""
+    match name:
+        case "_action":
+            return pc.if_else(deletes, "d", "u")
+        case "_change_type":
+            return pc.if_else(deletes, "delete", "update_postimage")
+        case "_stream":
+            return pa.repeat(pa.scalar(stream, pa.string()), len(records))
+        case "_sequence":
+            return pa.array(records.sequence)
+        case _:
+            return pa.array(records.timestamp * 1000).view(TIMESTAMP)
+
+
+class _AbsentColumns:
+    """The columns that no change of a range has, so that they are null in every row: misspelt, or newer than the
+    changes.
+    """
 
     def __init__(self, names: Sequence[str]):
         self.names, self.updates, self.last = list(names), 0, b"{}"
 
     def look(self, rows: pa.RecordBatch, bodies: pa.Array) -> None:
-        """Some more rows, and the bodies of those that are no deletions."""
+        """Look at more rows, and at the bodies of those that are not deletions."""
         if not len(bodies):
             return
         self.updates, self.last = self.updates + len(bodies), bodies[-1].as_py()
@@ -125,18 +139,19 @@ class _Absent:
             and not pc.any(pc.match_substring(bodies, json.dumps(name, ensure_ascii=False).encode())).as_py()
         ]
 
-    def tell(self, stream: str) -> None:
-        """Warn of them, once in a process: a stream query would say so in every batch."""
-        told: set[tuple[str, str]] = shared("s2_missing_columns", set)
-        for name in self.names if self.updates else ():
-            if (stream, name) not in told:
-                told.add((stream, name))
-                there = names(self.last)
+    def warn(self, stream: str) -> None:
+        """Log them. Once in a process, as a streaming query would log them in every batch."""
+        if not self.updates:
+            return
+        warned: set[tuple[str, str]] = shared("s2_missing_columns", set)
+        for name in self.names:
+            if (stream, name) not in warned:
+                warned.add((stream, name))
                 log.warning(
                     "stream '%s': the schema has a column '%s', but none of %d changes that were read has it: it is "
                     "null in all of their rows. %s",
                     stream,
                     name,
                     self.updates,
-                    nearest(name, there),
+                    nearest(name, names(self.last)),
                 )
