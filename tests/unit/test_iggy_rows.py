@@ -137,7 +137,7 @@ def _made(batch: dict[str, Any], **options: Any) -> rows.Rows:
     parsed = Iggy.parse_sink({"stream": "s", "topic": "t", "password": "x", **options})
     whole = pa.record_batch(batch)
     rows.check(parsed, whole.schema)
-    return rows.made(parsed, ME, whole, 0, 4)
+    return rows.prepare(parsed, ME, whole, 0, 4)
 
 
 def test_rows_go_where_their_key_or_number_says_or_by_turns() -> None:

@@ -1,4 +1,4 @@
-"""format("iggy"): what it is called, what it promises, and how it is opened."""
+"""format("iggy"): its name, its guarantees, and how sources and sinks are opened. Sends nothing itself."""
 
 from collections.abc import Sequence
 
@@ -25,8 +25,8 @@ class Iggy(Connector[IggySourceOptions, IggySinkOptions]):
 
     @classmethod
     def columns(cls, options: IggySourceOptions) -> pa.Schema:
-        """The shared ones, and what only Iggy has; `headers` may say their kinds."""
-        made = columns(
+        """The shared columns, then those of Iggy. With `typedHeaders`, each header has a kind."""
+        schema = columns(
             pa.field("topic", pa.string()),
             pa.field("partition", pa.int32()),
             pa.field("id", pa.string()),
@@ -34,12 +34,12 @@ class Iggy(Connector[IggySourceOptions, IggySinkOptions]):
             headers=options.include_headers,
         )
         if options.typed_headers and options.include_headers:
-            made = made.set(made.get_field_index("headers"), pa.field("headers", wire.TYPED_HEADERS))
-        return made
+            schema = schema.set(schema.get_field_index("headers"), pa.field("headers", wire.TYPED_HEADERS))
+        return schema
 
     @classmethod
     def open_source(cls, options: IggySourceOptions) -> Source:
-        """A source that connects at its first question."""
+        """A source that connects with its first request."""
         return IggySource(options, cls.columns(options))
 
     @classmethod
@@ -49,5 +49,5 @@ class Iggy(Connector[IggySourceOptions, IggySinkOptions]):
 
     @classmethod
     def servers_own(cls, options: IggySinkOptions) -> Sequence[str]:
-        """When and where a message was sent and stored."""
+        """Where a message is stored, and when it was sent and stored."""
         return ("timestamp", "stream", "sequence", "topic", "originTimestamp")

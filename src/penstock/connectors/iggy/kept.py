@@ -1,7 +1,7 @@
-"""Whether a server has kept what it confirmed. Knows ids and offsets; sends nothing.
+"""Whether a server has kept the messages that it confirmed. Knows ids and offsets; sends nothing.
 
 A server that confirms from memory loses the end of a partition when it crashes, and a purge takes all of it. So where
-the last message of a task still is, all before it are there too.
+the last message of a task is still stored, all before it are stored too.
 """
 
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from penstock.kit.contract import Origin
 from penstock.kit.process_cache import shared
 from penstock.planning.positions import Offsets, Position
 
-# By partition: the offset of a message, and who wrote it.
+# By partition: the offset of the last message, and which task wrote it.
 Last = dict[str, tuple[int, Origin]]
 
 
 class Written(NamedTuple):
-    """What a query has written up to a batch, and where the partitions ended then: later batches lie behind."""
+    """The last messages of a query after a batch, and where partitions ended then. Later batches are behind `ends`."""
 
     batch: int
     last: Last
@@ -29,16 +29,16 @@ class Written(NamedTuple):
 
 
 def check(client: Client, options: IggySinkOptions, last: Last) -> Offsets:
-    """Refuse a topic where one of these messages is not there, unless it has expired. Says where partitions end."""
-    found = client.topic(options.stream, options.target) or []
-    partitions = {str(Where(options.stream, options.target, info.id)): info for info in found}
+    """Where partitions end. An error where one of these messages is missing and has not expired."""
+    infos = client.topic(options.stream, options.target) or []
+    partitions = {str(Where(options.stream, options.target, info.id)): info for info in infos}
     for shard, (at, origin) in sorted(last.items()):
         where, info = Where.of(shard), partitions.get(shard)
         if info is None:
             raise lost(where, "it is gone")
         if info.next <= at:
             raise lost(where, f"{origin} wrote up to {at}, and it ends at {info.next - 1}")
-        if not info.messages:  # retention took all of them
+        if not info.messages:  # all of them have expired
             continue
         message = polls.after(client, where, at, 1, info).part(0, 1)
         mine, _ = rows.rows_of(rows.name(origin), message.high, message.low)
@@ -48,7 +48,7 @@ def check(client: Client, options: IggySinkOptions, last: Last) -> Offsets:
 
 
 def lost(where: Where, why: str) -> ConnectError:
-    """The error for messages that a server had confirmed, and has no more."""
+    """The error for messages that a server confirmed and then lost."""
     return ConnectError(
         f"'{where}' has lost what was written to it: {why}. The topic was purged or made again, or its server lost "
         "what it had confirmed. What is missing of this batch is written again when it is retried; what went with it "
@@ -57,8 +57,8 @@ def lost(where: Where, why: str) -> ConnectError:
 
 
 def check_last(client: Client, options: IggySinkOptions, query: str) -> Written | None:
-    """What this process has last seen of a query. Refuses a topic that has lost it, once: whoever was told and starts
-    the query again wants it to go on.
+    """What this process remembers of a query. An error where the topic has lost it, and only once: who starts the query
+    again after that error wants it to go on.
     """
     written = _memory().get(_key(options, query))
     try:
@@ -73,7 +73,7 @@ def check_last(client: Client, options: IggySinkOptions, query: str) -> Written 
 
 
 def remember(options: IggySinkOptions, query: str, written: Written) -> None:
-    """For the next batch of a query in this process."""
+    """Keep what was written, for the next batch of the query in this process."""
     _memory()[_key(options, query)] = written
 
 

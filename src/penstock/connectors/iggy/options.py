@@ -1,4 +1,4 @@
-"""What a user may set to read and to write Apache Iggy."""
+"""The options to read and to write Apache Iggy."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -9,14 +9,17 @@ from penstock.clients.iggy.wire import MOST_REQUEST
 from penstock.options import Bytes, Count, Csv, ReadOptions, Seconds, WriteOptions, option
 
 
-def _whole(value: Any) -> Any:
+def _parse_numbers(value: Any) -> Any:
+    """Numbers from text. What is not text is left to pydantic."""
+    if not isinstance(value, str):
+        return value
     try:
-        return tuple(int(part) for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        return tuple(int(part) for part in value.split(",") if part.strip())
     except ValueError:
         raise ValueError("must be a comma list of whole numbers, such as 0,1,2") from None
 
 
-Numbers = Annotated[tuple[int, ...], BeforeValidator(_whole)]
+Numbers = Annotated[tuple[int, ...], BeforeValidator(_parse_numbers)]
 
 
 def _check_names(*names: str) -> None:
@@ -28,7 +31,7 @@ def _check_names(*names: str) -> None:
 
 
 class TopicOptions(IggyOptions):
-    """What is read or written, by the same names."""
+    """The options that name topics, for reading and for writing."""
 
     stream: str = option(doc="The stream.", example="telemetry")
     topic: str | None = option(None, doc="The topic, to read and to write.", example="orders")

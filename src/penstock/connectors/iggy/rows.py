@@ -1,5 +1,5 @@
-"""The rows of a sink as messages: to which partition, with which id and headers. Pure, but for the SDK's own objects,
-which are made elsewhere: a row that cannot be sent is refused first.
+"""Rows as messages of Iggy: the partition, the id and the headers of each. Refuses rows that Iggy would not take.
+Pure: the SDK's own objects are made elsewhere.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from penstock.errors import OptionError
 from penstock.kit.contract import Origin
 from penstock.kit.rows import BYTES, NAMED_VALUES, WHOLE_NUMBER, Kind, accept, is_bytes, is_count, is_headers
 
-# An id of ours: 48 bits of the query, 32 of the batch, 20 of the task, 28 of the row.
+# The bits of an id of ours: a hash of the query, then the batch, the task and the row.
 _QUERY, _BATCH, _TASK, _ROW = 48, 32, 20, 28
 
 
@@ -41,18 +41,18 @@ TAKES = {
 }
 WIDTHS = {"bool": 1} | {f"{kind}{bits}": bits // 8 for kind in ("int", "uint") for bits in (8, 16, 32, 64, 128)}
 WIDTHS |= {"float32": 4, "float64": 8}
-MOST_HEADERS = 99_000  # of a message, with some room for their lengths
+MOST_HEADERS = 99_000  # bytes of all headers of a message, with some room for their lengths
 
 
 class Name(NamedTuple):
-    """What the ids of a task's rows have in common: their upper half, and their lower half but for the row."""
+    """What the ids of a task have in common: the upper 64 bits, and the lower 64 bits with the row as 0."""
 
     high: int
     low: int
 
 
 def name(origin: Origin) -> Name:
-    """The name of a task in ids."""
+    """What the ids of a task have in common. An error where its batch or partition does not fit."""
     query = int.from_bytes(hashlib.blake2b(origin.query.encode(), digest_size=6).digest(), "big")
     if origin.batch >> _BATCH or origin.partition >> _TASK:
         raise OptionError(f"{origin} is beyond what an id has room for. Use fewer tasks, or delivery=at_least_once.")
@@ -61,42 +61,42 @@ def name(origin: Origin) -> Name:
 
 
 def rows_of(task: Name, high: Words, low: Words) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Which ids are of a task, and of which rows."""
+    """Which ids belong to a task, and the numbers of their rows."""
     mine = (high == np.uint64(task.high)) & (low & ~np.uint64(2**_ROW - 1) == np.uint64(task.low))
     return mine, (low[mine] & np.uint64(2**_ROW - 1)).astype(np.int64)
 
 
 def of_batch(task: Name, high: Words, low: Words) -> npt.NDArray[np.bool_]:
-    """Which ids are of the same query and batch as a task."""
-    found: npt.NDArray[np.bool_] = (high == np.uint64(task.high)) & (low >> np.uint64(48) == np.uint64(task.low >> 48))
-    return found
+    """Which ids belong to the query and batch of a task."""
+    mine: npt.NDArray[np.bool_] = (high == np.uint64(task.high)) & (low >> np.uint64(48) == np.uint64(task.low >> 48))
+    return mine
 
 
 def batches_of(query: Name, high: Words, low: Words) -> Ints:
-    """The batches of the messages that have ids of the same query."""
-    known = (high >> np.uint64(16)) == np.uint64(query.high >> 16)
-    upper, lower = high[known] & np.uint64(0xFFFF), low[known] >> np.uint64(48)
-    found: Ints = ((upper << np.uint64(16)) | lower).astype(np.int64)
-    return found
+    """The batch of each id that belongs to the query; ids of others are left out."""
+    mine = (high >> np.uint64(16)) == np.uint64(query.high >> 16)
+    upper, lower = high[mine] & np.uint64(0xFFFF), low[mine] >> np.uint64(48)
+    batches: Ints = ((upper << np.uint64(16)) | lower).astype(np.int64)
+    return batches
 
 
-def way(options: IggySinkOptions, columns: pa.Schema) -> str:
-    """How rows find their partition."""
+def _partitioning(options: IggySinkOptions, columns: pa.Schema) -> str:
+    """How partitions are chosen: by the column of that name, or "balanced"."""
     if options.partitioning != "auto":
         return options.partitioning
     return next((name for name in ("partition", "key") if name in columns.names), "balanced")
 
 
 def check(options: IggySinkOptions, columns: pa.Schema) -> None:
-    """Refuse columns that are missing, of the wrong type, or would be dropped."""
+    """Refuse columns that are missing, have the wrong type, or would be dropped."""
     accept("iggy", columns, TAKES)
-    chosen = way(options, columns)
+    chosen = _partitioning(options, columns)
     if chosen != "balanced" and chosen not in columns.names:
         raise OptionError(f"partitioning={chosen} needs a column '{chosen}'. There are: {', '.join(columns.names)}.")
 
 
 class Rows(NamedTuple):
-    """Rows ready to be sent: where each goes, and what it holds. `ids` are None where the server or we give them."""
+    """Rows ready to be sent. `ids` is None where rows have no ids of their own."""
 
     number: Ints
     partition: Ints
@@ -107,36 +107,35 @@ class Rows(NamedTuple):
     crc_of: pa.Array
 
 
-def made(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch, first: int, partitions: int) -> Rows:
-    """The rows of a batch, numbered from `first`."""
+def prepare(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch, first: int, partitions: int) -> Rows:
+    """Rows ready to be sent, numbered from `first`. An error where Iggy would not take a row."""
     names = batch.schema.names
     value = batch.column("value")
     size = _sizes(origin, first, value)
     if first + len(batch) >> _ROW and "id" not in names:
         raise OptionError(f"{origin} has more than {2**_ROW:,} rows, which an id has no room for. Use more tasks.")
-    where = _partitions(options, origin, batch, first, partitions)
+    partition = _partitions(options, origin, batch, first, partitions)
     number = np.arange(first, first + len(batch))
-    ids = (
-        _ids(origin, first, batch.column("id"))
-        if "id" in names and batch.column("id").null_count < len(batch)
-        else None
-    )
+    ids = None
+    if "id" in names and batch.column("id").null_count < len(batch):
+        ids = _ids(origin, first, batch.column("id"))
     headers = _headers(origin, first, batch)
     if headers is not None:
         size = size + np.array([sum(10 + len(k.encode()) + len(v) for k, _, v in row) for row in headers], np.int64)
-    return Rows(number, where, _payloads(value), size, ids, headers, value.cast(pa.binary()))
+    return Rows(number, partition, _payloads(value), size, ids, headers, value.cast(pa.binary()))
 
 
 def _payloads(value: pa.Array) -> list[Any]:
-    """As text where that is possible, which the SDK takes nine times as fast."""
+    """Values as text where all are UTF-8, as the SDK takes text nine times as fast."""
     try:
-        found: list[Any] = value.cast(pa.string()).to_pylist()
+        payloads: list[Any] = value.cast(pa.string()).to_pylist()
     except pa.ArrowInvalid:
-        found = value.to_pylist()
-    return found
+        payloads = value.to_pylist()
+    return payloads
 
 
 def _sizes(origin: Origin, first: int, value: pa.Array) -> Ints:
+    """The size of each value. An error where one is null, empty or too large."""
     if value.null_count:
         raise _refuse(
             origin,
@@ -155,7 +154,8 @@ def _sizes(origin: Origin, first: int, value: pa.Array) -> Ints:
 
 
 def _partitions(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch, first: int, count: int) -> Ints:
-    chosen = way(options, batch.schema)
+    """The partition of each row, out of `count`."""
+    chosen = _partitioning(options, batch.schema)
     turns: Ints = (np.arange(first, first + len(batch)) // options.batch_length + origin.partition) % count
     if chosen == "balanced":
         return turns
@@ -165,11 +165,11 @@ def _partitions(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch,
     if column.null_count:
         raise _refuse(origin, first + pc.index(pc.is_null(column), True).as_py(), f"has no {chosen} (null)")
     if chosen == "partition":
-        given: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64)
-        if len(given) and (given.min() < 0 or given.max() >= count):
-            at = int(np.argmax((given < 0) | (given >= count)))
-            raise _refuse(origin, first + at, f"has partition {given[at]}, and the topic has 0 to {count - 1}")
-        return given
+        numbers: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64)
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= count):
+            at = int(np.argmax((numbers < 0) | (numbers >= count)))
+            raise _refuse(origin, first + at, f"has partition {numbers[at]}, and the topic has 0 to {count - 1}")
+        return numbers
     encoded = column.cast(pa.binary()).dictionary_encode()
     keys = encoded.dictionary.to_pylist()
     for i, key in enumerate(keys):
@@ -179,12 +179,12 @@ def _partitions(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch,
     import xxhash
 
     hashed = np.array([xxhash.xxh32_intdigest(key) % count for key in keys], np.int64)
-    found: Ints = hashed[np.asarray(encoded.indices)]
-    return found
+    partitions: Ints = hashed[np.asarray(encoded.indices)]
+    return partitions
 
 
 def _ids(origin: Origin, first: int, column: pa.Array) -> list[int]:
-    found = []
+    ids = []
     for i, value in enumerate(column.to_pylist()):
         number = _number(value)
         if number is None or not 0 < number < 2**128:
@@ -193,11 +193,12 @@ def _ids(origin: Origin, first: int, column: pa.Array) -> list[int]:
                 first + i,
                 f"has the id {str(value)[:60]!r}, which is no number from 1 to 2^128 - 1, UUID or 16 bytes",
             )
-        found.append(number)
-    return found
+        ids.append(number)
+    return ids
 
 
 def _number(value: Any) -> int | None:
+    """An id from a number, 16 bytes, digits or a UUID; None where it is none of these."""
     if isinstance(value, bytes):
         return int.from_bytes(value, "big") if len(value) == 16 else None
     if isinstance(value, str):
@@ -209,48 +210,48 @@ def _number(value: Any) -> int | None:
 
 
 def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> list[Any] | None:
-    """The headers of each row as pairs of key, kind and value; None where no row has any."""
+    """The headers of each row as triples of key, kind and value; None where the column is null in every row."""
     if "headers" not in batch.schema.names or batch.column("headers").null_count == len(batch):
         return None
     column = batch.column("headers")
     typed, plain = column.type == TYPED_HEADERS, "raw"
     if not typed and column.type.value_type.field(1).type == pa.string():
         plain = "string"
-    out: list[Any] = []
+    headers: list[Any] = []
     for i, row in enumerate(column.to_pylist()):
-        pairs = []
-        for pair in row or ():
-            key, value = pair["key"], pair["value"]
-            kind = (pair["kind"] or "raw") if typed else plain
-            held = value.encode() if isinstance(value, str) else value
+        triples = []
+        for header in row or ():
+            key, value = header["key"], header["value"]
+            kind = (header["kind"] or "raw") if typed else plain
+            data = value.encode() if isinstance(value, str) else value
             if not key or len(key.encode()) > MOST_HEADER:
                 raise _refuse(
                     origin, first + i, f"has a header named {str(key)[:40]!r}: a name has 1 to {MOST_HEADER} bytes"
                 )
-            if not held or len(held) > MOST_HEADER:
+            if not data or len(data) > MOST_HEADER:
                 raise _refuse(
                     origin,
                     first + i,
-                    f"has a header '{key[:40]}' of {len(held or b'')} bytes, and Iggy takes 1 to {MOST_HEADER}",
+                    f"has a header '{key[:40]}' of {len(data or b'')} bytes, and Iggy takes 1 to {MOST_HEADER}",
                 )
             if kind not in KINDS:
                 raise _refuse(
                     origin, first + i, f"has a header '{key[:40]}' of the kind '{kind}'; there are: {', '.join(KINDS)}"
                 )
-            if len(held) != WIDTHS.get(kind, len(held)):
-                why = f"has a header '{key[:40]}' of the kind {kind} with {len(held)} bytes: it has {WIDTHS[kind]}"
+            if len(data) != WIDTHS.get(kind, len(data)):
+                why = f"has a header '{key[:40]}' of the kind {kind} with {len(data)} bytes: it has {WIDTHS[kind]}"
                 raise _refuse(origin, first + i, why)
-            if kind == "string" and not _is_text(held):
+            if kind == "string" and not _is_text(data):
                 raise _refuse(origin, first + i, f"has a header '{key[:40]}' of the kind string that is no UTF-8")
-            pairs.append((key, kind, held))
-        if len({key for key, _, _ in pairs}) < len(pairs):
+            triples.append((key, kind, data))
+        if len({key for key, _, _ in triples}) < len(triples):
             raise _refuse(origin, first + i, "has two headers of the same name, and Iggy keeps one")
-        if sum(len(key.encode()) + len(held) for key, _, held in pairs) > MOST_HEADERS:
+        if sum(len(key.encode()) + len(data) for key, _, data in triples) > MOST_HEADERS:
             raise _refuse(
                 origin, first + i, f"has more than {MOST_HEADERS:,} bytes of headers, which Iggy does not take"
             )
-        out.append(pairs)
-    return out
+        headers.append(triples)
+    return headers
 
 
 def _is_text(data: bytes) -> bool:

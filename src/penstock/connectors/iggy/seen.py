@@ -1,4 +1,4 @@
-"""What of a batch is in a topic already, told by the ids of its messages. Knows polls and ids; sends nothing."""
+"""Which rows of a batch a topic already has, by the ids of its messages. Knows polls and ids; sends nothing."""
 
 import logging
 import zlib
@@ -24,19 +24,24 @@ log = logging.getLogger("penstock")
 
 
 class Seen:
-    """The messages of one batch of a query that are in a topic, and up to where every partition is known."""
+    """The messages that a topic has of one batch of a query. `ends`: every partition was searched up to there.
+
+    `before`: where partitions ended before the batch began. Without it, the end of each partition is searched.
+    """
 
     def __init__(self, options: IggySinkOptions, origin: Origin, before: Offsets | None = None):
         self.options, self.origin, self.before = options, origin, before
         self.ends: dict[int, int] = {}
         self.created: dict[int, str] = {}
-        self.unsure: dict[int, ConnectError] = {}  # partitions where it cannot be told
-        self._ours = False  # whether a message of this query was seen, of whatever batch
-        self._found: list[tuple[Where, Words, Words, Ints, Ints]] = []  # this batch's messages: ids, checksums, offsets
+        self.unsure: dict[int, ConnectError] = {}  # partitions where nothing shows whether rows were written
+        self._ours = False  # whether a message of this query was seen, of any batch
+        self._messages: list[tuple[Where, Words, Words, Ints, Ints]] = []  # of this batch: ids, checksums, offsets
 
     def look(self, client: Client, partitions: list[PartitionInfo]) -> None:
-        """Look through the end of each partition, once."""
-        for info in [info for info in partitions if info.id not in self.ends]:
+        """Search the end of each partition that was not searched before."""
+        for info in partitions:
+            if info.id in self.ends:
+                continue
             where = Where(self.options.stream, self.options.target, info.id)
             if self.before is None:
                 self._look_back(client, where, info)
@@ -44,7 +49,7 @@ class Seen:
                 self._look_behind(client, where, info, self.before)
             self.ends[info.id], self.created[info.id] = info.next, info.created
         if self.before is None and not self.origin.may_be_first and not self._ours and not self.unsure:
-            self._ours = True  # said once
+            self._ours = True  # warns only once
             log.warning(
                 "%s is written as new: topic '%s' has nothing of this query. If the query has written to it before, "
                 "the topic was purged, or its server lost what it had confirmed",
@@ -52,7 +57,7 @@ class Seen:
             )  # fmt: skip
 
     def catch_up(self, client: Client, info: PartitionInfo) -> None:
-        """Look at what came since."""
+        """Search the messages that came since. An error where the partition was made again or lost messages."""
         where, seen = Where(self.options.stream, self.options.target, info.id), self.ends[info.id]
         if info.next < seen or info.created != self.created[info.id]:
             raise lost(where, f"it ends at {info.next}, but {self.origin} has seen it up to {seen}")
@@ -61,29 +66,29 @@ class Seen:
         self.ends[info.id] = info.next
 
     def rows(self, origin: Origin) -> tuple[Ints, Ints]:
-        """The rows of a task that are there, in order, and a checksum of each."""
-        found = list(self.messages(origin))
+        """The numbers of the rows of a task that the topic has, in order, and the checksum of each."""
+        parts = list(self.messages(origin))
         none = np.empty(0, np.int64)
-        number, at = np.unique(np.concatenate([none, *(number for _, number, _, _ in found)]), return_index=True)
-        return number, np.concatenate([none, *(crc for _, _, crc, _ in found)])[at]
+        number, at = np.unique(np.concatenate([none, *(number for _, number, _, _ in parts)]), return_index=True)
+        return number, np.concatenate([none, *(crc for _, _, crc, _ in parts)])[at]
 
     def messages(self, origin: Origin) -> Iterator[tuple[Where, Ints, Ints, Ints]]:
-        """The messages of a task, some at a time: the row of each, its checksum and its offset."""
+        """The messages of a task, in parts of one partition: numbers of their rows, checksums and offsets."""
         task = rows.name(origin)
-        for where, high, low, crc, offset in self._found:
+        for where, high, low, crc, offset in self._messages:
             mine, number = rows.rows_of(task, high, low)
             if len(number):
                 yield where, number, crc[mine], offset[mine]
 
     def _look_behind(self, client: Client, where: Where, info: PartitionInfo, before: Offsets) -> None:
-        """A batch that began when the partition ended somewhere: its rows lie behind."""
+        """Search behind where the partition ended before the batch began. All of it where it was made again since."""
         at = before.get(str(where))
         known = at is not None and at.epoch == info.created and at.next <= info.next
         for block in polls.between(client, where, at.next if at and known else 0, info.next, info):
             self._keep(where, block)
 
     def _look_back(self, client: Client, where: Where, info: PartitionInfo) -> None:
-        """A batch that may have begun at any time: from the end back to where it is clear that no older one matters."""
+        """Search from the end back to where older messages cannot matter."""
 
         def look(low: int, high: int) -> Block:
             batches = self._keep(where, Messages.joined(list(polls.between(client, where, low, high, info))))
@@ -102,7 +107,10 @@ class Seen:
             self.unsure[where.partition] = cannot_tell(self.origin, f"'{where}'", why, remedy)
 
     def _keep(self, where: Where, block: Messages) -> Ints:
-        """Of this batch's messages, what tells them apart; not what they hold. The batches of all that are ours."""
+        """Keep ids and checksums of the messages of this batch. Returns the batches of all messages of this query.
+
+        An error where one of them is later than this batch.
+        """
         task = rows.name(self.origin)
         batches = rows.batches_of(task, block.high, block.low)
         if (batches > self.origin.batch).any():
@@ -112,5 +120,5 @@ class Seen:
         if mine.any():
             values = block.value.filter(pa.array(mine)).to_pylist()
             sums = np.array([zlib.crc32(value) for value in values], np.int64)
-            self._found.append((where, block.high[mine], block.low[mine], sums, block.offset[mine]))
+            self._messages.append((where, block.high[mine], block.low[mine], sums, block.offset[mine]))
         return batches

@@ -1,5 +1,7 @@
-"""Rows into an Iggy topic, each once as far as Iggy lets one know. Each message has an id that says whose row it is: a
-task that may have been tried before reads back what is there, and sends only the rest.
+"""Rows into an Iggy topic, each once as far as Iggy shows what it stored.
+
+The id of a message names its query, batch, task and row. A task reads back the messages that an earlier attempt sent,
+and sends only the rest. Knows no Spark.
 """
 
 import contextlib
@@ -35,65 +37,68 @@ class IggySink:
         rows.check(options, columns)
         self.options = options
         self.own_ids = "id" in columns.names
-        # With ids of the user's own it cannot hold, unless they are all null and it was asked for.
-        asked = "delivery" in options.model_fields_set or not self.own_ids
-        self.once = options.delivery == "exactly_once" and asked
+        # A column `id` rules it out: rows are known again by our ids. Where the user asked for it, the column must be
+        # null in every row.
+        is_wanted = "delivery" in options.model_fields_set or not self.own_ids
+        self.exactly_once = options.delivery == "exactly_once" and is_wanted
         self.client = Client(options)
         self.before: Offsets | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
-        """Send the rows that are not there yet, or hand them to the driver, which writes task after task."""
-        if not self.once or self.own_ids:
+        """Send the rows that are not stored yet. Small tasks are handed to the driver, which writes task after task."""
+        if not self.exactly_once or self.own_ids:
             return self._send(batches, origin)
         return via_driver.write(batches, origin, self.options.driver_bytes, self._send)
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
-        """Write what the tasks handed over, in the order of the tasks; then all of the batch must still be there."""
-        wrote = [receipt for receipt in receipts if receipt.rows]
-        if not wrote:
+        """Write the rows that tasks handed to the driver, in the order of the tasks. An error where the server has lost
+        messages of this batch, or of the one before.
+        """
+        with_rows = [receipt for receipt in receipts if receipt.rows]
+        if not with_rows:
             return
-        query, before = wrote[0].origin.query, self.before
-        written = kept.check_last(self.client, self.options, query) if self.once and batch is not None else None
+        query, before = with_rows[0].origin.query, self.before
+        written = kept.check_last(self.client, self.options, query) if self.exactly_once and batch is not None else None
         if written is not None and batch is not None and written.batch < batch:
-            before = written.ends  # nobody has begun with this batch before the last one was done
-        seen, last = Seen(self.options, wrote[0].origin, before), kept.Last()
-        for receipt in via_driver.commit(wrote, partial(self._send, seen=seen)):
+            before = written.ends  # this batch began after the one before was done
+        seen, last = Seen(self.options, with_rows[0].origin, before), kept.Last()
+        for receipt in via_driver.commit(with_rows, partial(self._send, seen=seen)):
             log.info("%s", receipt)
             for shard, (_, high) in receipt.spans.items():
                 last[shard] = max(last.get(shard, (-1, receipt.origin)), (high, receipt.origin))
-        if self.once:
+        if self.exactly_once:
             ends = kept.check(self.client, self.options, last)
             if batch is not None:
                 kept.remember(self.options, query, kept.Written(batch, (written.last if written else {}) | last, ends))
 
     def check(self) -> None:
-        """Reach the server, and find the topic there unless it is to be made."""
+        """Reach the server. An error where the topic is missing, unless it is to be made."""
         self.client.reach()
         if not self.options.create_topic and self.partitions() is None:
             raise self.missing()
 
     def ends(self) -> Offsets:
-        """Where each partition ends."""
-        found = self.partitions() if self.once else None
-        return {str(self.where(info.id)): Position(info.next, info.created) for info in found or ()}
+        """Where each partition ends. Empty where nothing will be searched for."""
+        partitions = self.partitions() if self.exactly_once else None
+        return {str(self.where(info.id)): Position(info.next, info.created) for info in partitions or ()}
 
     def begin(self, ends: Offsets) -> None:
-        """The rows to come lie behind."""
+        """The rows to come are those of a `df.write`, before which partitions ended at `ends`."""
         self.before = ends
 
     def close(self) -> None:
-        """The client stays with the process."""
+        """Nothing to close: the process keeps its client."""
 
     def partitions(self) -> list[PartitionInfo] | None:
-        """Those of the topic; None where it is not there."""
+        """The partitions of the topic; None where it does not exist."""
         return self.client.topic(self.options.stream, self.options.target)
 
     def where(self, partition: int) -> Where:
-        """One of them."""
+        """The address of a partition of the topic."""
         return Where(self.options.stream, self.options.target, partition)
 
     def missing(self) -> OptionError:
-        """The error for a topic that is not there."""
+        """The error for a topic that does not exist."""
         missing = self.client.missing(self.options.stream, self.options.target)
         return OptionError(f"{missing} Or set createTopic=true to make it.")
 
@@ -107,31 +112,31 @@ class IggySink:
         except BaseException as error:
             task.abandon()
             if isinstance(error, PenstockError):
-                task.spans.explain(error, known_again=self.once)
+                task.spans.explain(error, known_again=self.exactly_once)
             raise
 
 
 class _Task:
-    """One attempt to write one partition of Spark's."""
+    """One attempt to write one of Spark's partitions."""
 
     def __init__(self, sink: IggySink, origin: Origin, seen: Seen):
         self.sink, self.origin, self.seen = sink, origin, seen
-        self.options, self.client, self.once = sink.options, sink.client, sink.once
+        self.options, self.client, self.exactly_once = sink.options, sink.client, sink.exactly_once
         self.rows = self.size = self.known = 0
         self.spans = Spans()
-        self.count = 0
-        self.there: tuple[Ints, Ints] = (np.empty(0, np.int64), np.empty(0, np.int64))
-        self.sending: tuple[Sending, Where, Rows, Ints] | None = None
-        self.doubt = False  # whether what is on its way was sent before, without an answer
-        self.again: list[tuple[Where, Ints, int]] = []  # rows that were sent again, and where they are
+        self.partitions = 0  # of the topic; 0 before the first row
+        self.stored: tuple[Ints, Ints] = (np.empty(0, np.int64), np.empty(0, np.int64))  # rows and their checksums
+        self.sending: tuple[Sending, Where, Rows, Ints] | None = None  # the request without an answer yet
+        self.is_repeat = False  # whether `sending` has rows that were sent before, without an answer
+        self.resent: list[tuple[Where, Ints, int]] = []  # rows that were sent again, and the offset of the first
         self.retry = self.options.retry(f"writing {origin}")
 
     def put(self, batch: pa.RecordBatch) -> None:
-        """Send the rows that are not there."""
-        if not self.count:
+        """Send the rows that are not stored yet."""
+        if not self.partitions:
             self.retry.run(self._begin)
-        ready = rows.made(self.options, self.origin, batch, self.rows, self.count)
-        if ready.ids is not None and self.once:
+        ready = rows.prepare(self.options, self.origin, batch, self.rows, self.partitions)
+        if ready.ids is not None and self.exactly_once:
             raise OptionError(
                 f"{self.origin} has rows with an `id` of their own, and delivery=exactly_once tells rows by its "
                 "own ids: leave out the column, or set delivery=at_least_once."
@@ -143,21 +148,22 @@ class _Task:
             self._store(self.sink.where(int(partition)), ready, mine)
 
     def finish(self) -> Receipt:
-        """Wait for the last answer."""
-        self._answer()
-        if len(self.there[0]) and self.there[0][-1] >= self.rows:
+        """Wait for the last answer. An error where an earlier attempt stored more rows than there are now."""
+        self._receive()
+        if len(self.stored[0]) and self.stored[0][-1] >= self.rows:
             raise self.origin.differs(
-                f"it had at least {int(self.there[0][-1]) + 1:,} rows then, and has {self.rows:,} now"
+                f"it had at least {int(self.stored[0][-1]) + 1:,} rows then, and has {self.rows:,} now"
             )
         for where, _, _, offset in self.seen.messages(self.origin):
             self.spans.widen(str(where), int(offset[0]), int(offset[-1]))
-        if self.again:
+        if self.resent:
             self.retry.run(self._warn_of_doubles)
         return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
 
     def _begin(self) -> None:
-        found = self.sink.partitions()
-        if found is None and self.options.create_topic:
+        """Find the topic, or make it, and search it for rows of an earlier attempt."""
+        partitions = self.sink.partitions()
+        if partitions is None and self.options.create_topic:
             self.client.make(
                 self.options.stream,
                 self.options.target,
@@ -166,19 +172,19 @@ class _Task:
                 max_size=self.options.max_topic_size,
                 durability=self.options.durability,
             )
-            found = self.sink.partitions()
-        if found is None:
+            partitions = self.sink.partitions()
+        if partitions is None:
             raise self.sink.missing()
-        if not found:
+        if not partitions:
             raise OptionError(f"topic '{self.options.target}' has no partitions.")
-        if self.once:
-            self.seen.look(self.client, found)
-            self.there = self.seen.rows(self.origin)
-            self.known = len(self.there[0])
-        self.count = len(found)
+        if self.exactly_once:
+            self.seen.look(self.client, partitions)
+            self.stored = self.seen.rows(self.origin)
+            self.known = len(self.stored[0])
+        self.partitions = len(partitions)
 
     def abandon(self) -> None:
-        """The task has failed: wait for what is on its way, lest it arrive after another attempt has looked."""
+        """The task has failed: wait for the last request, so that it is stored before another attempt searches."""
         if self.sending is not None:
             with contextlib.suppress(PenstockError):
                 self.sending[0].wait()
@@ -192,57 +198,59 @@ class _Task:
         while len(mine):
             size = np.cumsum(ready.size[mine[: self.options.batch_length]] + 48)
             count = max(1, int(np.searchsorted(size, self.options.max_batch_bytes, side="right")))
-            some, mine = mine[:count], mine[count:]
-            messages = self._messages(ready, some)  # made while the ones before are on their way
-            self._answer()
-            self.sending = (self._send(where, messages), where, ready, some)
+            chosen, mine = mine[:count], mine[count:]
+            messages = self._messages(ready, chosen)  # made while the request before is under way
+            self._receive()
+            self.sending = (self._send(where, messages), where, ready, chosen)
 
     def _send(self, where: Where, messages: list[Any]) -> Sending:
         return self.retry.run(lambda: self.client.send(where, messages))
 
-    def _answer(self) -> None:
-        """Wait for what is on its way. What was not answered is looked for, and sent again if it is not there."""
+    def _receive(self) -> None:
+        """Wait for the answer to the request under way. Without one, the topic is searched for its rows, and those that
+        are missing are sent again.
+        """
         while self.sending is not None:
-            sending, where, ready, some = self.sending
+            sending, where, ready, chosen = self.sending
             self.sending = None
             try:
                 first = sending.wait()
             except Disconnected as error:
                 self.retry.after(error)
-                if self.once:
-                    self.retry.run(lambda partition=where.partition: self._look_again(partition))  # type: ignore[misc]
-                left = self._missing(ready, some)
-                if len(left):
-                    self.doubt = True
-                    self.sending = (self._send(where, self._messages(ready, left)), where, ready, left)
+                if self.exactly_once:
+                    self.retry.run(partial(self._look_again, where.partition))
+                missing = self._missing(ready, chosen)
+                if len(missing):
+                    self.is_repeat = True
+                    self.sending = (self._send(where, self._messages(ready, missing)), where, ready, missing)
                 continue
             self.retry.progress()
-            doubt, self.doubt = self.doubt, False
+            was_repeat, self.is_repeat = self.is_repeat, False
             if first is not None:
-                self.spans.widen(str(where), first, first + len(some) - 1)
-                if self.once and doubt:
-                    self.again.append((where, ready.number[some], first))
-                if self.once and self.seen.ends[where.partition] == first:
-                    self.seen.ends[where.partition] = first + len(some)
+                self.spans.widen(str(where), first, first + len(chosen) - 1)
+                if self.exactly_once and was_repeat:
+                    self.resent.append((where, ready.number[chosen], first))
+                if self.exactly_once and self.seen.ends[where.partition] == first:
+                    self.seen.ends[where.partition] = first + len(chosen)
 
     def _look_again(self, partition: int) -> None:
-        """After a request without an answer. A server that hung stores what it still has when it answers again, and
-        gets time for that.
+        """Search a partition after a request without an answer. A server that hung may still store that request after
+        it answers again, and gets `settleTime` for that.
         """
         self.sink.partitions()
         time.sleep(self.options.settle_time)
         self._catch_up(partition)
-        self.there = self.seen.rows(self.origin)
+        self.stored = self.seen.rows(self.origin)
 
     def _catch_up(self, partition: int) -> None:
-        found = {info.id: info for info in self.sink.partitions() or []}
-        if partition not in found:
+        partitions = {info.id: info for info in self.sink.partitions() or []}
+        if partition not in partitions:
             raise ConnectError(f"partition {partition} of topic '{self.options.target}' is gone.")
-        self.seen.catch_up(self.client, found[partition])
+        self.seen.catch_up(self.client, partitions[partition])
 
     def _warn_of_doubles(self) -> None:
-        """Say so where a request that was given up was stored after all: nothing can take it back."""
-        for where, number, first in self.again:
+        """Log rows that are stored twice, because a request without an answer was stored after all."""
+        for where, number, first in self.resent:
             self._catch_up(where.partition)
             for at, row, _, offset in self.seen.messages(self.origin):
                 twice = (offset < first) | (offset >= first + len(number))
@@ -254,23 +262,24 @@ class _Task:
                     )  # fmt: skip
 
     def _missing(self, ready: Rows, mine: Ints) -> Ints:
-        """The rows that are not there yet; those that are must be the same."""
-        number, crc = self.there
-        if not self.once or not len(number):
+        """The rows that are not stored yet. An error where a stored row had another value."""
+        number, crc = self.stored
+        if not self.exactly_once or not len(number):
             return mine
         at = np.searchsorted(number, ready.number[mine])
-        there = (at < len(number)) & (number[np.minimum(at, len(number) - 1)] == ready.number[mine])
-        for row, place in zip(mine[there].tolist(), at[there].tolist(), strict=True):
+        is_stored = (at < len(number)) & (number[np.minimum(at, len(number) - 1)] == ready.number[mine])
+        for row, place in zip(mine[is_stored].tolist(), at[is_stored].tolist(), strict=True):
             if zlib.crc32(ready.crc_of[row].as_py()) != crc[place]:
                 raise self.origin.differs(f"row {int(ready.number[row])} is {ready.crc_of[row].as_py()[:40]!r} now")
-        left: Ints = mine[~there]
-        return left
+        missing: Ints = mine[~is_stored]
+        return missing
 
-    def _messages(self, ready: Rows, some: Ints) -> list[Any]:
-        values = [ready.value[i] for i in some.tolist()]
-        headers = None if ready.headers is None else [ready.headers[i] for i in some.tolist()]
+    def _messages(self, ready: Rows, chosen: Ints) -> list[Any]:
+        """The chosen rows as messages of the SDK. At least once has our ids too, as a later run may search for them."""
+        values = [ready.value[i] for i in chosen.tolist()]
+        headers = None if ready.headers is None else [ready.headers[i] for i in chosen.tolist()]
         if ready.ids is not None:
-            return messages(values, [ready.ids[i] for i in some.tolist()], headers)
-        task = rows.name(self.origin)  # also where nobody looks for ids now: a later run may
+            return messages(values, [ready.ids[i] for i in chosen.tolist()], headers)
+        task = rows.name(self.origin)
         base = task.high << 64 | task.low
-        return messages(values, [base + number for number in ready.number[some].tolist()], headers)
+        return messages(values, [base + number for number in ready.number[chosen].tolist()], headers)

@@ -1,10 +1,11 @@
-"""Iggy topics read by offset: any range, as often as wanted. No consumer group, and nothing is committed by reading."""
+"""Iggy topics read by offset: any range, as often as wanted. Joins no consumer group, and commits nothing by reading.
+Knows no Spark.
+"""
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,27 +22,27 @@ log = logging.getLogger("penstock")
 
 
 class IggySource:
-    """A source that connects at its first question."""
+    """A source that connects with its first request."""
 
     def __init__(self, options: IggySourceOptions, columns: pa.Schema):
         self.options, self.columns, self.losses = options, columns, LossReport(options)
         self._client = Client(options)
-        self._first: dict[tuple[str, str], int] = {}  # by partition, and when it was made
+        self._first: dict[tuple[str, str], int] = {}  # by partition and time of creation
         self._next: dict[str, int] = {}
-        self._until = float("-inf")  # when the cached starts of partitions expire
-        self._known: set[str] = set()
+        self._until = float("-inf")  # when `_first` expires
+        self._known: set[str] = set()  # topics that existed, or were reported as missing
         self._warned = False
 
     def check(self) -> None:
-        """Refuse topics that are not there."""
+        """Refuse topics that do not exist."""
         self._client.reach()
         self.bounds()
 
     def bounds(self) -> Bounds:
-        """Both ends of every partition. Where they begin is looked up now and then, and checked by whoever reads."""
-        found: Bounds = {}
+        """Both ends of every partition. Beginnings may be out of date by `discoveryInterval`; `read` checks them."""
+        bounds: Bounds = {}
         missing: list[str] = []
-        again = time.monotonic() >= self._until
+        is_due = time.monotonic() >= self._until
         for topic in self.options.names():
             partitions = self._partitions(topic)
             if partitions is None:
@@ -51,31 +52,31 @@ class IggySource:
             self._known.add(topic)
             for where, info in self._wanted(topic, partitions).items():
                 shard = str(where)
-                life = (shard, info.created)
-                # After a purge a partition begins at 0 again, which shows in nothing else: look with every change.
-                changed = bool(self._first.get(life)) and info.next != self._next.get(shard)
-                if again or changed or life not in self._first:
-                    self._first[life] = polls.begin(self._client, where, info)
+                key = (shard, info.created)
+                # After a purge a partition begins at 0 again, and nothing else shows it: look with every change.
+                changed = bool(self._first.get(key)) and info.next != self._next.get(shard)
+                if is_due or changed or key not in self._first:
+                    self._first[key] = polls.begin(self._client, where, info)
                 size = info.size / max(1, info.messages)
-                found[shard] = Bound(min(self._first[life], info.next), info.next, info.created, size)
+                bounds[shard] = Bound(min(self._first[key], info.next), info.next, info.created, size)
                 self._next[shard] = info.next
         for topic in missing:
             error = partial(self._client.missing, self.options.stream, topic)
-            self.losses.missing(topic, error, nothing_left=not found)
+            self.losses.missing(topic, error, nothing_left=not bounds)
             self._known.add(topic)
-        if again:
+        if is_due:
             self._until = time.monotonic() + self.options.discovery_interval
-        return found
+        return bounds
 
     def find(self, shard: str, timestamp: int) -> int:
-        """The first message that the server stored not earlier than a moment."""
+        """The offset of the first message that the server stored at or after `timestamp`, or the end."""
         where = Where.of(shard)
         info = self._partition(where)
         if info is None or not info.messages:
             return info.next if info else 0
-        found = self._client.poll(where, wire.TIME, max(0, timestamp), 1)
-        if len(found):
-            return int(found.offset[0])
+        messages = self._client.poll(where, wire.TIME, max(0, timestamp), 1)
+        if len(messages):
+            return int(messages.offset[0])
         last = polls.after(self._client, where, info.next - 1, 1, info)
         if last.time[0] >= timestamp:
             raise Disconnected(
@@ -85,7 +86,7 @@ class IggySource:
         return info.next
 
     def marks(self, at: Offsets) -> Mapping[str, str]:
-        """What tells the message before each position: after a purge its offset has another one."""
+        """What identifies the message before each position: after a purge, another message has its offset."""
         topics = {Where.of(shard).topic for shard in at}
         partitions = {where: info for topic in topics for where, info in (self._partitions(topic) or {}).items()}
         marks = {}
@@ -97,39 +98,39 @@ class IggySource:
         return marks
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """Offsets have few gaps."""
+        """None: offsets have few gaps."""
         return None
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The rows of a range. Gaps are legal; what lies before the first message that is left was deleted."""
+        """The rows of a range. A gap between messages is not a loss; one before the first message left is reported."""
         where, at, end = Where.of(span.shard), span.start, span.end
         retry = self.options.retry(f"reading '{span.shard}'")
         info: PartitionInfo | None = None
         while at < end:
             try:
-                if info is None:  # at first, and whenever something was wrong: it may have been deleted meanwhile
+                if info is None:  # first, and after each lost connection: the topic may have been deleted meanwhile
                     info = self._planned(where, span)
-                    if info is None or not self._holds_some(info, span, at):
+                    if info is None or not self._has_messages(info, span, at):
                         return
                     end = min(end, info.next)
                     continue
-                found = polls.after(self._client, where, at, min(self.options.poll_count, end - at), info)
-                if found.offset[0] > at:
+                messages = polls.after(self._client, where, at, min(self.options.poll_count, end - at), info)
+                if messages.offset[0] > at:
                     self._check_gap(where, span, at)
             except Disconnected as error:
                 retry.after(error)
                 info = None
                 continue
             retry.progress()
-            rows = found.before(end)
-            if len(rows):
-                yield self._rows(where, rows)
-            at = int(found.offset[-1]) + 1
-        if end == span.end:  # was it there to the end?
+            wanted = messages.before(end)
+            if len(wanted):
+                yield self._rows(where, wanted)
+            at = int(messages.offset[-1]) + 1
+        if end == span.end:  # the topic must not have been replaced while it was read
             retry.run(lambda: self._planned(where, span))
 
     def progress(self, at: Offsets) -> None:
-        """Show where the query stands, as the offset of a consumer."""
+        """Store the position of the query as the offset of `progressConsumer`. A failure is only logged."""
         name = self.options.progress_consumer
         if name is None:
             return
@@ -144,30 +145,32 @@ class IggySource:
                 log.warning("the progress consumer could not be moved, no row is affected: %s", error)
 
     def commit(self, end: Offsets) -> None:
-        """Messages stay until they expire."""
+        """Nothing to do: messages stay until they expire."""
 
     def close(self) -> None:
-        """The client stays with the process, for the next task."""
+        """Nothing to close: the process keeps its client for the next task."""
 
     def _partitions(self, topic: str) -> dict[Where, PartitionInfo] | None:
-        """The partitions of a topic; None where it is not there."""
-        found = self._client.topic(self.options.stream, topic)
-        return None if found is None else {Where(self.options.stream, topic, info.id): info for info in found}
+        """The partitions of a topic; None where it does not exist."""
+        infos = self._client.topic(self.options.stream, topic)
+        return None if infos is None else {Where(self.options.stream, topic, info.id): info for info in infos}
 
     def _partition(self, where: Where) -> PartitionInfo | None:
         return (self._partitions(where.topic) or {}).get(where)
 
     def _wanted(self, topic: str, partitions: dict[Where, PartitionInfo]) -> dict[Where, PartitionInfo]:
-        asked = self.options.partitions
-        for number in asked:
+        """The partitions that the options name, or all. An error where one of these never existed."""
+        numbers = self.options.partitions
+        for number in numbers:
             where, last = Where(self.options.stream, topic, number), len(partitions) - 1
             if where not in partitions and str(where) not in self._next:
                 raise OptionError(f"topic '{topic}' has no partition {number}: its last one is {last}.")
-        return {where: info for where, info in partitions.items() if not asked or where.partition in asked}
+        return {where: info for where, info in partitions.items() if not numbers or where.partition in numbers}
 
     def _planned(self, where: Where, span: Range) -> PartitionInfo | None:
-        """The partition as it is, if it is the one that was planned for. What is wrong with it is an error, or logged:
-        it is gone, was made again, or was purged and is shorter now or has other messages.
+        """The partition as it is now; None where it is no longer the one that was planned for.
+
+        Reports a loss where the partition is gone, was made again, or was purged: it is shorter or has other messages.
         """
         info = self._partition(where)
         if info is None:
@@ -186,40 +189,40 @@ class IggySource:
         return info
 
     def _mark(self, where: Where, position: int, info: PartitionInfo) -> str:
-        """When the message before a position was stored, and its id; nothing where it is gone or never was, which
-        the bounds tell.
-        """
+        """When the message before a position was stored, and its id. Empty where there is no such message."""
         first = self._first.get((str(where), info.created), 0)
         if not info.messages or not first < position <= info.next:
             return ""
-        found = polls.after(self._client, where, position - 1, 1, info)
-        if found.offset[0] != position - 1:
+        message = polls.after(self._client, where, position - 1, 1, info)
+        if message.offset[0] != position - 1:
             return ""
-        return f"{int(found.time[0])} {int(found.high[0]) << 64 | int(found.low[0])}"
+        return f"{int(message.time[0])} {int(message.high[0]) << 64 | int(message.low[0])}"
 
-    def _holds_some(self, info: PartitionInfo, span: Range, at: int) -> bool:
+    def _has_messages(self, info: PartitionInfo, span: Range, at: int) -> bool:
+        """Whether the partition has messages. Reports a loss where all of them are gone before they were read."""
         if not info.messages and at < info.next:
             self.losses.lost([Loss(span.shard, at, Bound(span.end, span.end), "trimmed")])
         return bool(info.messages)
 
     def _check_gap(self, where: Where, span: Range, at: int) -> None:
-        """A jump is a gap, unless the partition now begins behind it."""
+        """Messages are missing at `at`. Reports a loss where the partition now begins behind it."""
         info = self._planned(where, span)
         begins = span.end if info is None else polls.begin(self._client, where, info)
         if begins > at:
             self.losses.lost([Loss(span.shard, at, Bound(min(begins, span.end), span.end), "trimmed")])
 
-    def _rows(self, where: Where, found: Messages) -> pa.RecordBatch:
-        count = len(found)
-        made: dict[str, Callable[[], Any]] = {
-            "value": lambda: found.value,
-            "headers": lambda: wire.headers(found.headers, typed=self.options.typed_headers),
-            "timestamp": lambda: pa.array(found.time).view(TIMESTAMP),
-            "stream": lambda: pa.repeat(pa.scalar(where.stream, pa.string()), count),
-            "sequence": lambda: pa.array(found.offset),
-            "topic": lambda: pa.repeat(pa.scalar(where.topic, pa.string()), count),
-            "partition": lambda: pa.repeat(pa.scalar(where.partition, pa.int32()), count),
-            "id": lambda: wire.identities(found.high, found.low),
-            "originTimestamp": lambda: pa.array(found.origin).view(TIMESTAMP),
+    def _rows(self, where: Where, messages: Messages) -> pa.RecordBatch:
+        count = len(messages)
+        columns = {
+            "value": messages.value,
+            "timestamp": pa.array(messages.time).view(TIMESTAMP),
+            "stream": pa.repeat(pa.scalar(where.stream, pa.string()), count),
+            "sequence": pa.array(messages.offset),
+            "topic": pa.repeat(pa.scalar(where.topic, pa.string()), count),
+            "partition": pa.repeat(pa.scalar(where.partition, pa.int32()), count),
+            "id": wire.identities(messages.high, messages.low),
+            "originTimestamp": pa.array(messages.origin).view(TIMESTAMP),
         }
-        return pa.RecordBatch.from_arrays([made[field.name]() for field in self.columns], schema=self.columns)
+        if "headers" in self.columns.names:
+            columns["headers"] = wire.headers(messages.headers, typed=self.options.typed_headers)
+        return pa.RecordBatch.from_arrays([columns[field.name] for field in self.columns], schema=self.columns)
