@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.kit.prefetch import Ahead
+from penstock.kit.prefetch import Prefetch
 
 
 def _numbers(made: list[int], fail_at: int = -1) -> Iterator[int]:
@@ -17,7 +17,7 @@ def _numbers(made: list[int], fail_at: int = -1) -> Iterator[int]:
 
 def test_nothing_is_made_before_it_is_asked_for() -> None:
     made: list[int] = []
-    ahead = Ahead(_numbers(made))
+    ahead = Prefetch(_numbers(made))
     assert made == []
     assert next(ahead) == 0
     assert made == [0]
@@ -25,7 +25,7 @@ def test_nothing_is_made_before_it_is_asked_for() -> None:
 
 def test_an_item_made_early_is_neither_lost_nor_made_twice() -> None:
     made: list[int] = []
-    ahead, seen = Ahead(_numbers(made)), []
+    ahead, seen = Prefetch(_numbers(made)), []
     for item in ahead:
         ahead.prepare()
         ahead.prepare()
@@ -34,7 +34,7 @@ def test_an_item_made_early_is_neither_lost_nor_made_twice() -> None:
 
 
 def test_what_goes_wrong_with_an_item_is_raised_when_it_is_asked_for() -> None:
-    ahead = Ahead(_numbers([], fail_at=1))
+    ahead = Prefetch(_numbers([], fail_at=1))
     assert next(ahead) == 0
     ahead.prepare()
     with pytest.raises(ValueError, match="item 1 is bad"):
@@ -42,6 +42,6 @@ def test_what_goes_wrong_with_an_item_is_raised_when_it_is_asked_for() -> None:
 
 
 def test_an_iterator_that_is_empty_ends_at_once() -> None:
-    ahead = Ahead(iter(()))
+    ahead = Prefetch(iter(()))
     ahead.prepare()
     assert list(ahead) == []

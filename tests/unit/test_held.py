@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kit import buffer as module
-from penstock.kit.buffer import COST, Held
+from penstock.kit.buffer import COST, Buffer
 
 
 def rows(first: int, count: int, size: int = 10) -> pa.RecordBatch:
@@ -23,7 +23,7 @@ def numbers(batches: list[pa.RecordBatch]) -> list[int]:
 
 @given(st.lists(st.tuples(st.integers(1, 70), st.sampled_from(["add", "release", "rows"])), max_size=80))
 def test_rows_come_out_under_the_numbers_they_got(steps: list[tuple[int, str]]) -> None:
-    held = Held(1 << 30)
+    held = Buffer(1 << 30)
     base = held.first
     count = released = 0
     for n, step in steps:
@@ -43,7 +43,7 @@ def test_rows_come_out_under_the_numbers_they_got(steps: list[tuple[int, str]]) 
 def test_messages_that_trickle_in_take_about_the_memory_that_is_counted() -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("reads /proc")
-    held, before = Held(4 << 20), _resident()
+    held, before = Buffer(4 << 20), _resident()
     at = 0
     while held.add(rows(at, 1, 20)):
         at += 1
@@ -54,7 +54,7 @@ def test_messages_that_trickle_in_take_about_the_memory_that_is_counted() -> Non
 
 
 def test_small_batches_become_few() -> None:
-    held = Held(1 << 30)
+    held = Buffer(1 << 30)
     for at in range(1000):
         held.add(rows(at, 1))
     assert len(held.waiting()) <= 40
@@ -66,7 +66,7 @@ def _resident() -> int:
 
 
 def test_a_slice_counts_and_keeps_only_itself() -> None:
-    held = Held(1 << 20)
+    held = Buffer(1 << 20)
     large = rows(0, 1000, 10_000)
     held.add(large.slice(5, 3))
     assert sum(batch.get_total_buffer_size() for batch in held.waiting()) < 40_000
@@ -75,7 +75,7 @@ def test_a_slice_counts_and_keeps_only_itself() -> None:
 
 
 def test_what_is_left_of_a_batch_after_a_release_keeps_only_itself() -> None:
-    held = Held(1 << 30)
+    held = Buffer(1 << 30)
     held.add(rows(0, 1000, 10_000))
     held.release(held.first + 990)
     assert sum(batch.get_total_buffer_size() for batch in held.waiting()) < 150_000
@@ -83,7 +83,7 @@ def test_what_is_left_of_a_batch_after_a_release_keeps_only_itself() -> None:
 
 
 def test_what_is_released_makes_room_for_as_much() -> None:
-    held = Held(1 << 20)
+    held = Buffer(1 << 20)
     for at in range(0, 500, 10):
         held.add(rows(at, 10))
     held.release(held.next)
@@ -91,7 +91,7 @@ def test_what_is_released_makes_room_for_as_much() -> None:
 
 
 def test_a_batch_larger_than_the_room_is_kept_in_part() -> None:
-    held = Held(100_000)
+    held = Buffer(100_000)
     assert not held.add(rows(0, 100, 10_000))
     kept = numbers(held.waiting())
     assert kept == list(range(len(kept)))
@@ -101,14 +101,14 @@ def test_a_batch_larger_than_the_room_is_kept_in_part() -> None:
 
 
 def test_a_batch_that_must_be_kept_is_kept_whole() -> None:
-    held = Held(1000)
+    held = Buffer(1000)
     assert held.add(rows(0, 100, 10_000), whole=True)
     assert held.room() == 0
     assert numbers(held.waiting()) == list(range(100))
 
 
 def test_small_batches_with_dropped_rows_between_them_stay_apart() -> None:
-    held = Held(COST * 3 + 2000)
+    held = Buffer(COST * 3 + 2000)
     base = held.first
     held.add(rows(0, 5, 50))
     held.add(rows(5, 500, 500))
@@ -125,16 +125,16 @@ def test_a_run_whose_clock_is_behind_numbers_its_rows_behind_those_of_the_run_be
 ) -> None:
     now = time.time_ns()
     monkeypatch.setattr(module.time, "time_ns", lambda: now)
-    before = Held(1 << 20)
+    before = Buffer(1 << 20)
     before.add(rows(0, 10))
     monkeypatch.setattr(module.time, "time_ns", lambda: now - 5 * 10**9)
-    held = Held(1 << 20)
+    held = Buffer(1 << 20)
     held.add(rows(10, 3))  # came before anybody knew of the checkpoint
     held.follow(before.next)
     assert held.first == before.next
     held.add(rows(13, 2))
     assert numbers(held.rows(before.next, held.next)) == [10, 11, 12, 13, 14]
-    again = Held(1 << 20)
+    again = Buffer(1 << 20)
     assert again.rows(before.first, before.next) == [], "a batch of the run before"
     assert "10 messages were not committed by an earlier run, and are gone" in caplog.text
     again.add(rows(0, 1))

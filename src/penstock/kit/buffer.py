@@ -1,6 +1,6 @@
-"""Rows that arrived and are not committed yet, numbered as they came. For sources that cannot be asked twice.
+"""Rows that arrived and are not committed yet, numbered as they came. For sources that cannot read a range twice.
 
-Knows Arrow and locks; no server, no Spark. One thread adds, another takes.
+Knows Arrow and locks; no server, no Spark. One thread adds rows, another takes them.
 """
 
 import logging
@@ -15,14 +15,15 @@ from penstock.kit import figures
 
 log = logging.getLogger("penstock")
 
-# What a batch takes in memory beside its bytes. Messages that trickle in make batches of one row, so that this would
-# be most of it: so many batches smaller than this become one.
+# Memory that a batch takes besides its bytes. Messages that trickle in make batches of one row, where this is most of
+# the memory, so small batches are joined.
 COST = 8 << 10
+# Batches smaller than this many bytes are joined, once this many new ones have come.
 SMALL, FEW = 64 << 10, 32
 
 
 class _Piece(NamedTuple):
-    """Rows, the number of the first, and the memory that they take."""
+    """Rows, the number of the first one, and the bytes of memory that they take."""
 
     first: int
     batch: pa.RecordBatch
@@ -33,19 +34,19 @@ class _Piece(NamedTuple):
         return self.first + len(self.batch)
 
 
-class Held:
-    """At most about `most` bytes; what comes beyond that is counted, numbered, and dropped.
+class Buffer:
+    """At most about `most` bytes of rows. Rows beyond that are counted, numbered, and dropped.
 
-    Numbers begin with the microsecond of the clock, so that those of a later run lie behind those of an earlier one;
-    where the clock was put back, `follow` sees to it. `fate` says what became of rows of an earlier run.
+    Numbers begin with the clock in microseconds, so that those of a later run are higher than those of an earlier one.
+    `follow` makes sure of it where the clock was put back. `fate` is logged of the rows of an earlier run.
     """
 
     def __init__(self, most: int, fate: str = "and are gone"):
         self.most, self.fate = most, fate
-        self.first = self.next = time.time_ns() // 1000  # of the rows that are here, and of the next one to come
+        self.first = self.next = time.time_ns() // 1000  # numbers of the first row kept, and of the next one to come
         self.dropped = 0
         self._pieces: deque[_Piece] = deque()
-        self._young = 0  # pieces since small ones were put together
+        self._young = 0  # pieces added since small ones were joined
         self._size = 0
         self._lock = threading.Lock()
 
@@ -55,14 +56,12 @@ class Held:
 
     @property
     def row_bytes(self) -> float:
-        """The average size of the rows that are here."""
+        """The average size of the rows kept."""
         with self._lock:
             return self._size / max(1, sum(len(piece.batch) for piece in self._pieces))
 
     def add(self, batch: pa.RecordBatch, *, whole: bool = False) -> bool:
-        """Take rows in, as many as there is room for, or all of them where they must come `whole`; False where rows
-        were dropped.
-        """
+        """Add rows, as many as there is room for. `whole`: add all of them. False where rows were dropped."""
         with self._lock:
             piece = _piece(self.next, batch)
             if piece.size > self.room() or self._young >= FEW:
@@ -79,8 +78,8 @@ class Held:
             return kept == len(batch)
 
     def rows(self, start: int, end: int) -> list[pa.RecordBatch]:
-        """The rows with these numbers, as far as they are here."""
-        found = []
+        """The rows with these numbers that are kept. Logs those of an earlier run, which are not."""
+        batches = []
         if end > self.next:
             self.follow(end)
         if start < self.first:
@@ -90,38 +89,38 @@ class Held:
             for piece in self._pieces:
                 low, high = max(start, piece.first) - piece.first, min(end, piece.end) - piece.first
                 if low < high:
-                    found.append(piece.batch.slice(low, high - low))
-        return found
+                    batches.append(piece.batch.slice(low, high - low))
+        return batches
 
     def follow(self, at: int) -> None:
-        """Numbers before `at` are those of an earlier run: what is here lies behind them, whatever the clock says."""
+        """Numbers before `at` belong to an earlier run: raise the numbers of the rows kept, if need be."""
         with self._lock:
             by = max(0, at - self.first)
             self.first, self.next = self.first + by, self.next + by
             self._pieces = deque(piece._replace(first=piece.first + by) for piece in self._pieces)
 
     def skip(self) -> None:
-        """Give out a number that has no row."""
+        """Use a number for no row."""
         with self._lock:
             self.next += 1
 
     def release(self, end: int) -> list[pa.RecordBatch]:
-        """Forget the rows before `end`, and give them back once more."""
-        gone = []
+        """Drop the rows before `end`, and return them."""
+        released = []
         with self._lock:
             self.first = max(self.first, min(end, self.next))
             while self._pieces and self._pieces[0].first < end:
                 piece = self._pieces.popleft()
                 self._size -= piece.size
-                gone.append(piece.batch.slice(0, end - piece.first))
+                released.append(piece.batch.slice(0, end - piece.first))
                 if piece.end > end:
                     rest = _piece(end, piece.batch.slice(end - piece.first))
                     self._pieces.appendleft(rest)
                     self._size += rest.size
-        return gone
+        return released
 
     def waiting(self) -> list[pa.RecordBatch]:
-        """All rows that are here."""
+        """All rows kept."""
         with self._lock:
             return [piece.batch for piece in self._pieces]
 
@@ -130,7 +129,7 @@ class Held:
         self._size += piece.size
 
     def _join(self) -> None:
-        """Put the small pieces at the end together, as far as their numbers follow one another."""
+        """Join the small pieces at the end, as far as their numbers follow one another."""
         small: list[_Piece] = []
         while self._pieces and self._pieces[-1].size < SMALL:
             if small and self._pieces[-1].end != small[-1].first:
@@ -143,7 +142,7 @@ class Held:
 
 
 def _piece(first: int, batch: pa.RecordBatch) -> _Piece:
-    """A slice keeps all of what it was cut from in memory: it is copied, and what counts is what is kept."""
+    """A piece of these rows. A slice is copied, as it would keep all of what it was cut from in memory."""
     if batch.get_total_buffer_size() > batch.nbytes + COST:
         batch = pa.concat_batches([batch])
     return _Piece(first, batch, batch.get_total_buffer_size() + COST)

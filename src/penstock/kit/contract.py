@@ -1,4 +1,6 @@
-"""What a connector must offer, and the options that all sources or all sinks share. Knows no Spark and no server."""
+"""The contract between a connector and the rest: `Source`, `Sink`, and what special ones add. Knows no Spark and no
+server.
+"""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +15,7 @@ from penstock.planning.positions import Bounds, Offsets, Range
 
 
 class Guarantee(StrEnum):
-    """How far a promise goes. One that holds for one attempt at a time may be broken where Spark runs two attempts of a
-    task at once.
-    """
+    """How far a promise goes. ONE_ATTEMPT: it may be broken where Spark runs two attempts of a task at once."""
 
     NO = "no"
     ONE_ATTEMPT = "one attempt at a time"
@@ -25,28 +25,28 @@ class Guarantee(StrEnum):
 class Source(Protocol):
     """One log, or several, read by position. Opened after the fork, used by one thread, never pickled.
 
-    What the driver asks may raise Disconnected: the planner asks again for as long as the options allow. `read` goes on
-    by itself behind the last row that it gave.
+    Methods that the driver calls may raise Disconnected: the planner calls them again for as long as the options allow.
+    `read` handles a lost connection itself, and goes on behind the last row that it gave.
     """
 
     def check(self) -> None:
-        """Refuse what is not there or cannot be read, without taking anything: the user waits for `.load()`. Driver."""
+        """Refuse streams that do not exist or cannot be read. Quick and without effects, as `.load()` waits. Driver."""
 
     def bounds(self) -> Bounds:
-        """Both ends of every shard, in one look. Driver."""
+        """Both ends of every shard. Driver."""
 
     def find(self, shard: str, timestamp: int) -> int:
         """The position of the first record not older than `timestamp` (microseconds), or the head. Driver."""
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """How many rows lie at or after each position; None where positions count well enough. Driver."""
+        """How many rows lie at or after each position; None where positions have few gaps. Driver."""
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, the same ones each time; returns only when all of them were seen. Executor."""
+        """The rows of a range, the same ones each time. Ends only after the last of them. Executor."""
 
     def progress(self, at: Offsets) -> None:
-        """The query stands at `at`: show it where the system's own tools look, which is never fatal, and make sure that
-        what is behind it is kept for the query, which may be. Driver, before each batch.
+        """The query stands at `at`. Show that in the system's own tools; a failure of this is not an error. Make sure
+        that records from `at` on are kept for the query; a failure of this may be one. Driver, before each batch.
         """
 
     def commit(self, end: Offsets) -> None:
@@ -56,12 +56,12 @@ class Source(Protocol):
         """Let go of connections."""
 
 
-# Spark names queries by UUIDs, which do not begin so.
+# Begins the name of a `df.write`. Spark names queries by UUIDs, which never begin so.
 _SINGLE = "write-"
 
 
 class Origin(NamedTuple):
-    """Who writes: equal in every retry and every replay of the same task, and in no other."""
+    """Which task writes. Equal in every retry and every replay of the task, and in no other task."""
 
     query: str
     batch: int
@@ -69,17 +69,17 @@ class Origin(NamedTuple):
 
     @classmethod
     def single(cls) -> str:
-        """A new name in place of a query's, for one `df.write`."""
+        """A new name for one `df.write`, in place of the id of a query."""
         return f"{_SINGLE}{uuid.uuid4()}"
 
     @property
     def is_single(self) -> bool:
-        """Whether this is of one `df.write`: nobody asks for it again once that is over."""
+        """Whether this is a task of a `df.write`, which is never replayed."""
         return self.query.startswith(_SINGLE)
 
     @property
     def may_be_first(self) -> bool:
-        """Whether nothing may have been written before it: a source of ours begins a query with an empty batch."""
+        """Whether the query may have written nothing before. Batch 1 too, as our sources begin with an empty batch."""
         return self.batch <= 1
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Origin(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The first part of every row's own name; the number of the row follows."""
+        """The id of a row without the number of the row, which follows."""
         return f"{self.query}/{self.batch}/{self.partition}/"
 
     def differs(self, how: str, otherwise: str = "") -> ProtocolError:
@@ -99,7 +99,7 @@ class Origin(NamedTuple):
         )
 
     def overtaken(self, batch: int) -> ConnectError:
-        """The error for an attempt that is long over: a later batch of its query is there."""
+        """The error for an attempt that was replaced long ago: its query has written a later batch."""
         return ConnectError(
             f"{self} is being written, but there are rows of batch {batch} already: another run of this query has "
             "overtaken it. Stop one of the two."
@@ -107,15 +107,15 @@ class Origin(NamedTuple):
 
 
 class Spans(dict[str, tuple[int, int]]):
-    """Where rows were written: of each stream the first and the last position, inclusive."""
+    """Where rows were written: the first and the last position in each stream, inclusive."""
 
     def widen(self, stream: str, first: int, last: int) -> None:
-        """Rows were written there, too."""
+        """Add rows that were written."""
         low, high = self.get(stream, (first, last))
         self[stream] = (min(low, first), max(high, last))
 
     def explain(self, error: PenstockError, *, known_again: bool) -> None:
-        """Say in an error what was written before it."""
+        """Add to an error what was written before it. `known_again`: a retry will not write these rows twice."""
         if self:
             places = ", ".join(f"'{stream}' up to {last}" for stream, (_, last) in sorted(self.items()))
             known = "; they are known again when it is retried" if known_again else ""
@@ -124,13 +124,13 @@ class Spans(dict[str, tuple[int, int]]):
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a task wrote, or found written: rows, their bytes, and where in which stream (first and last, inclusive)."""
+    """What a task wrote, or an earlier attempt of it."""
 
     origin: Origin
     rows: int
-    size: int = 0
-    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    known: int = 0  # of these rows, how many were there already
+    size: int = 0  # in bytes
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # as in Spans
+    known: int = 0  # how many of these rows an earlier attempt had written
     packed: bytes | None = field(default=None, repr=False)  # rows that the driver is to write
 
     def __str__(self) -> str:
@@ -143,15 +143,15 @@ class Sink(Protocol):
     """Where rows go. Opened after the fork, used by one thread, never pickled."""
 
     def check(self) -> None:
-        """Reach the server, without waiting for one that is away."""
+        """Reach the server. Does not wait for one that is away."""
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
-        """Write rows that the same origin may have written before, in part or whole. Executor."""
+        """Write rows. An earlier attempt of the same origin may have written some of them, or all. Executor."""
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
         """All tasks of a batch are done. `batch` is None for `df.write`, which is never replayed.
 
-        May come twice for one batch, also after a Disconnected. Driver, in another process than `write`.
+        May be called twice for one batch, also after a Disconnected. Driver, in another process than `write`.
         """
 
     def close(self) -> None:
@@ -160,64 +160,64 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Marking(Protocol):
-    """A source whose numbers may begin anew within one life of a shard: a purge that counts from the start again, a
-    server that lost what it had in memory. What tells one record from another is kept beside each position.
+    """A source where another record may get the number of an old one, without a new epoch: after a purge that resets
+    numbers, or on a server that lost what it had in memory. So the checkpoint has a mark beside each position.
     """
 
     def marks(self, at: Offsets) -> Mapping[str, str]:
-        """A mark of the record before each position, such as its time; none where that record is gone. If a
-        position has a mark and the source knows that it still holds, it may return it without a question. Driver.
+        """A mark of the record before each position, such as its time. Left out where that record is gone. A mark that
+        is still valid may be returned without asking the server. Driver.
         """
 
 
 @runtime_checkable
 class Emptying(Protocol):
-    """A source with logs that are emptied as they are read. Once all before a position is deleted, one where no record
-    is would look as if those behind it had been deleted unread.
+    """A source that deletes records once they are read. A position in a gap would look later as if the records behind
+    it had been deleted unread, so positions must not be in gaps.
     """
 
     def skip_gaps(self, at: Offsets) -> Offsets:
-        """Positions before the end of their shards, each moved to the next record or the end. Driver, after a look."""
+        """Each position moved to the next record, or to the end of its shard. Driver, after `bounds`."""
 
 
 @runtime_checkable
 class Beginning(Protocol):
-    """A sink that looks for rows of earlier attempts. Each `df.write` has a new name, so that all of its rows lie after
-    the place where a log ended when the write began: only what is behind that is looked through.
+    """A sink that searches for rows of earlier attempts. A `df.write` has a new name, so all of its rows lie behind
+    where logs ended when it began, and only these are searched.
     """
 
     def ends(self) -> Offsets:
-        """Where each log that is written to ends now; one that is not there yet is left out. Driver, at planning."""
+        """Where each log that rows may go to ends now. Logs that do not exist are left out. Driver, at planning."""
 
     def begin(self, ends: Offsets) -> None:
-        """The `ends` of the write whose rows come now, or are committed. Before `write` and `commit`."""
+        """The rows to come belong to a `df.write`, before which logs ended at `ends`. Before `write` and `commit`."""
 
 
 @runtime_checkable
 class Weighing(Protocol):
-    """A source whose system tells no sizes of records: it must look at some of them, where the query stands."""
+    """A source whose server reports no sizes of records: it estimates them from some of the next records."""
 
     def weigh(self, at: Offsets, bounds: Bounds, limit: int) -> Bounds:
-        """The bounds with the average size of the records from `at` on that make about `limit` bytes. Driver."""
+        """The bounds, with the average size of the next records from `at` on, about `limit` bytes of them. Driver."""
 
 
 @runtime_checkable
 class Resuming(Protocol):
-    """A source that treats a new query otherwise than one that goes on."""
+    """A source that treats a new query otherwise than one that goes on from a checkpoint."""
 
     def begin(self) -> None:
-        """A new query or a batch read: refuse what makes no sense for one. Driver, after a look."""
+        """A new query or a batch read begins: refuse options that make no sense for it. Driver, after `bounds`."""
 
     def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
-        """A run goes on at `at`, from a checkpoint with these notes. Driver; there may have been a look before."""
+        """A query goes on at `at`, from a checkpoint with these notes. Driver; perhaps after `bounds`."""
 
     def notes(self) -> Mapping[str, str]:
-        """What the next run must know of a shard besides its position. Driver, after `progress`."""
+        """What the next run must know of each shard besides its position. Driver, after `progress`."""
 
 
 @runtime_checkable
 class Gathering(Protocol):
-    """A source that reads several short ranges better together than one after the other."""
+    """A source that reads several short ranges faster together than one after the other."""
 
     def read_many(self, spans: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of the ranges, the same ones each time. Executor."""
@@ -225,17 +225,18 @@ class Gathering(Protocol):
 
 @runtime_checkable
 class Holding(Protocol):
-    """A source that cannot be asked twice, and holds rows itself from their arrival until Spark has committed them.
+    """A source that cannot read a range twice. The driver keeps its rows from their arrival until Spark has committed
+    them, and sends them to tasks inside the partitions.
 
-    Its rows travel inside the partitions. A batch that fails is served again as long as the query runs.
+    A batch that fails can be read again for as long as the query runs.
     """
 
     def ship(self, span: Range) -> list[pa.RecordBatch]:
-        """The rows of a range, as far as they are held. Driver."""
+        """The rows of a range that the driver has. Driver."""
 
 
 class Predicate(NamedTuple):
-    """A condition on a column that Spark will check again by itself: a source may use it to read less."""
+    """A condition on a column. A source may use it to read less; Spark checks it again."""
 
     column: str
     test: Literal["=", "<", "<=", ">", ">=", "in", "startswith"]

@@ -1,6 +1,6 @@
-"""What sources and sinks did, in numbers: counted here, and nowhere else. Knows no server, no Spark.
+"""Counters of what sources and sinks did. The only place that counts. Knows no server, no Spark.
 
-A process counts all that happens in it, whoever causes it. What one task did is the difference between two moments.
+A process counts everything that happens in it. What one task did is the difference between two moments.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Figures:
         return type(self)(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
 
     def as_json(self) -> dict[str, float]:
-        """Those that are not zero, by the names that users see."""
+        """The counters that are not zero, by the names that users see."""
         names = {f.name: _camel(f.name) for f in fields(self)}
         values = {names[name]: round(value, 3) for name, value in vars(self).items()}
         return {name: value for name, value in values.items() if value}
@@ -48,12 +48,12 @@ def _camel(name: str) -> str:
 
 
 def count(**more: float) -> None:
-    """Add to the figures of this process."""
-    mine = shared("figures", Figures)
+    """Add to the counters of this process."""
+    figures = shared("figures", Figures)
     for name, value in more.items():
-        setattr(mine, name, getattr(mine, name) + value)
+        setattr(figures, name, getattr(figures, name) + value)
 
 
 def so_far() -> Figures:
-    """The figures of this process up to now."""
+    """A copy of the counters of this process."""
     return shared("figures", Figures) + Figures()

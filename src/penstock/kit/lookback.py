@@ -1,7 +1,7 @@
-"""From the end of a log back to what a query wrote last: so a sink finds the rows of an earlier attempt.
+"""Search a log from its end back to what a query wrote last. So a sink finds the rows of an earlier attempt.
 
-Rows of others may lie between, so it looks back over `limit` of them, and no further. What it cannot tell, it does not
-guess. Knows no server.
+Up to `limit` records of others may lie between. Where nothing shows what was written, it does not guess. Knows no
+server.
 """
 
 from collections.abc import Callable
@@ -12,37 +12,37 @@ from penstock.kit.contract import Origin
 
 
 class Block(NamedTuple):
-    """What some records in a row show."""
+    """What a block of consecutive records shows."""
 
-    ours: bool  # there are some of this query
-    settles: bool  # what lies before them does not matter: there is one of an older batch
-    complete: bool = True  # none of them has been deleted
+    ours: bool  # the query wrote some of them
+    settles: bool  # older records need not be searched: one is of an older batch
+    complete: bool = True  # none of them was deleted
 
 
 class Outcome(NamedTuple):
-    """How far back was looked."""
+    """How far back the log was searched."""
 
     at: int
-    settled: bool  # what lies before `at` does not matter
-    complete: bool  # no record from `at` on has been deleted
+    settled: bool  # older records need not be searched
+    complete: bool  # no record from `at` on was deleted
 
 
 def look_back(
     end: int, first: Callable[[], int], look: Callable[[int, int], Block], *, limit: int, block: int
 ) -> Outcome:
-    """Look at the last record before `end`, and then at one block of records after the other, back to the `first` one.
+    """Look at the last record before `end`, then at one block after the other, back to the `first` record.
 
-    Stops where a block settles it, where records are missing, and behind `limit` records of others without any of this
-    query. `first` is asked only if the last record does not settle it.
+    Stops where a block settles it, where records are missing, and after `limit` records of others in a row. `first` is
+    called only if the last record does not settle it.
     """
     at, begins, foreign = end, 0, 0
     while at > begins and foreign < limit:
         size = 1 if at == end else min(block, limit - foreign)
         low = max(begins, at - size)
-        seen = look(low, at)
-        if seen.settles or not seen.complete:
-            return Outcome(low, seen.settles, seen.complete)
-        foreign = 0 if seen.ours else foreign + at - low
+        shown = look(low, at)
+        if shown.settles or not shown.complete:
+            return Outcome(low, shown.settles, shown.complete)
+        foreign = 0 if shown.ours else foreign + at - low
         if at == end:
             begins = first()
         at = low
@@ -50,7 +50,7 @@ def look_back(
 
 
 def cannot_tell(origin: Origin, where: str, why: str, remedy: str) -> ConnectError:
-    """The error where nothing shows whether rows were written by an earlier attempt."""
+    """The error where nothing shows whether an earlier attempt wrote rows."""
     return ConnectError(
         f"cannot tell whether {origin} was written to {where} before: {why}. If it was not, set "
         f"delivery=at_least_once for one run. {remedy}"

@@ -1,4 +1,6 @@
-"""Data that is lost before it was read: the query stops, or goes on and says so, as `failOnDataLoss` asks."""
+"""Records that were lost before they were read: stop the query, or log it and go on, as `failOnDataLoss` says. Knows
+no server, no Spark.
+"""
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
@@ -19,12 +21,12 @@ class LossReport:
         self._logged: set[Hashable] = set()
 
     def lost(self, losses: Sequence[Loss]) -> None:
-        """What one look has found. Records whose number is known count as skipped."""
+        """Report losses. Lost records count as skipped where their number is known."""
         for loss in losses:
             self.report(f"stream {loss}", loss.remedy, key=(loss.shard, loss.at, loss.kind), skipped=loss.records)
 
     def report(self, loss: str, remedy: str, *, key: Hashable = None, skipped: int = 0) -> None:
-        """A loss in words, and what the user can do about it. The same `key` is the same loss."""
+        """Report one loss, with what the user can do about it. A `key` is logged only once."""
         if self.stops:
             raise DataLossError(f"{loss}. {remedy}")
         if self._is_new(key or loss):
@@ -32,7 +34,9 @@ class LossReport:
             log.warning("failOnDataLoss=false, going on: %s", loss)
 
     def missing(self, name: str, error: Callable[[], OptionError], *, nothing_left: bool) -> None:
-        """A stream that the options name does not exist. Where nothing else is left to read, that is an error too."""
+        """Report a stream that the options name and that does not exist. Always an error where nothing else is left to
+        read.
+        """
         if self.stops or nothing_left:
             raise error()
         if self._is_new(("missing", name)):

@@ -1,4 +1,4 @@
-"""The next item of an iterator, made while something else is waited for. Knows nothing of what the items are."""
+"""The next item of an iterator, made early, while something else is waited for. Knows nothing of the items."""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -6,11 +6,10 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Ahead(Generic[T]):
-    """An iterator that can be told to make its next item now.
+class Prefetch(Generic[T]):
+    """An iterator that makes its next item early with `prepare`.
 
-    What goes wrong while an item is made is raised when that item is asked for, so that the one before it is finished
-    first.
+    An error while an item is made is raised when that item is asked for, so that the one before it is finished first.
     """
 
     def __init__(self, items: Iterator[T]):
@@ -18,15 +17,15 @@ class Ahead(Generic[T]):
         self._ready: list[T | Exception] = []
 
     def prepare(self) -> None:
-        """Make the next item, unless it is there."""
+        """Make the next item, unless it is made."""
         if self._ready:
             return
         try:
             self._ready.append(next(self._items))
-        except Exception as error:  # also the end: whoever asks for the item gets it
+        except Exception as error:  # StopIteration too: `__next__` raises it
             self._ready.append(error)
 
-    def __iter__(self) -> "Ahead[T]":
+    def __iter__(self) -> "Prefetch[T]":
         return self
 
     def __next__(self) -> T:

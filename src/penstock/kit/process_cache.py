@@ -1,4 +1,5 @@
-"""What one Python process keeps from task to task: Spark's workers live through many. Knows no protocol.
+"""What a Python process keeps from task to task, such as connections: a worker of Spark runs many tasks. Knows no
+protocol.
 
 It is kept on `sys`: a module that was pickled by value, as `penstock.register` does it, has new globals in each task.
 """
@@ -60,7 +61,7 @@ def keep(key: Hashable, connection: Pooled) -> None:
 
 
 def close_all() -> None:
-    """Hang up on everybody."""
+    """Close all idle connections."""
     for waiting in _idle().values():
         while waiting:
             waiting.pop()[1].close()

@@ -19,10 +19,10 @@ WARN_EVERY = 10.0
 
 
 class Retry:
-    """Allows tries for `timeout` seconds after the first failure, or `attempts` failures, without progress in between.
+    """Allows retries for `timeout` seconds after the first failure, or `attempts` times, without progress in between.
 
-    The wait before the next try begins with `delay` seconds, a tenth by default, and doubles up to two, unequally, so
-    that tasks do not all come back at once.
+    The first wait is `delay` seconds, a tenth by default. Each later one is twice as long, up to two seconds. Waits are
+    random in part, so that tasks do not all come back at once.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Retry:
         self._failures, self._began, self._warn_at = 0, 0.0, 0.0
 
     def progress(self) -> None:
-        """Something worked: time and failures count from the next failure on."""
+        """A request succeeded: time and attempts count anew from the next failure on."""
         if self._failures:
             figures.count(reconnects=1)
         self._failures = 0
 
     def after(self, error: Disconnected) -> None:
-        """Wait before the next try; a ConnectError where there shall be none."""
+        """Wait before the next try. A ConnectError where no more are allowed."""
         now = self._clock()
         if not self._failures:
             self._began = self._warn_at = now
@@ -65,21 +65,21 @@ class Retry:
         self._sleep(wait)
 
     def run(self, ask: Callable[[], T]) -> T:
-        """The answer, asked for again while that is allowed."""
-        lost = False
+        """The answer of `ask`, which is called again after a lost connection while retries are allowed."""
+        was_lost = False
         while True:
             try:
                 answer = ask()
             except Disconnected as error:
-                lost = True
+                was_lost = True
                 self.after(error)
             else:
-                figures.count(reconnects=int(lost))
+                figures.count(reconnects=int(was_lost))
                 return answer
 
 
 def at_once(ask: Callable[[], T]) -> T:
-    """The answer without waiting for a server that is away; asked twice, as an idle connection may have died unseen."""
+    """The answer of `ask`, without waiting for a server that is away. One retry, as an idle connection may be dead."""
     try:
         return ask()
     except Disconnected:

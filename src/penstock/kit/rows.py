@@ -1,6 +1,4 @@
-"""The row: the columns every connector shares, as an Arrow schema, and those that a sink takes. Knows Arrow; knows no
-server, no Spark.
-"""
+"""The columns that all sources share, and checks of the columns that a sink takes. Knows Arrow; no server, no Spark."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,7 +10,7 @@ from penstock.errors import OptionError
 
 
 def columns(*own: pa.Field, headers: bool = True) -> pa.Schema:
-    """The shared columns in their order, then those that only this system has."""
+    """The shared columns in their order, then those of one system."""
     shared = [
         pa.field("value", pa.binary()),
         pa.field("headers", HEADERS),
@@ -65,13 +63,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def other_case(name: str, names: Sequence[str]) -> str:
-    """What to say where a column is there, but in other letters, as sentences to add; empty where it is not."""
-    there = [each for each in names if each != name and each.lower() == name.lower()]
-    if not there or name in names:
+    """A hint to add to an error where a column exists in other letters, such as `Value`; else empty."""
+    similar = [other for other in names if other != name and other.lower() == name.lower()]
+    if not similar or name in names:
         return ""
     return (
-        f" Names of columns are told apart by case: rename it with withColumnRenamed('{there[0]}', '{name}'), or in "
-        f"SQL `{there[0]}` AS `{name}`."
+        f" Names of columns are told apart by case: rename it with withColumnRenamed('{similar[0]}', '{name}'), or in "
+        f"SQL `{similar[0]}` AS `{name}`."
     )
 
 
@@ -81,7 +79,7 @@ def as_text(name: str, kind: pa.DataType) -> str:
 
 
 def _remedy(field: pa.Field, wanted: str) -> str:
-    """What to do with a column of the wrong type: SQL for what a sink takes in its place, where there is any."""
+    """What to do with a column of the wrong type: SQL for a type that a sink takes, where there is any."""
     name, kind = field.name, field.type
     if wanted.startswith("ARRAY"):
         headers = _as_headers(name, kind)
@@ -96,7 +94,7 @@ def _remedy(field: pa.Field, wanted: str) -> str:
 
 
 def _as_headers(name: str, kind: pa.DataType) -> str:
-    """SQL that makes headers of a column; empty where its type has no names for them."""
+    """SQL that makes headers of a column; empty where its type has no keys."""
     if pa.types.is_map(kind):
         parts, entries = [("key", kind.key_type), ("value", kind.item_type)], f"map_entries(`{name}`)"
         if kind.key_type == pa.string() and is_bytes(kind.item_type):
@@ -108,27 +106,27 @@ def _as_headers(name: str, kind: pa.DataType) -> str:
     else:
         return ""
     (key, of_key), (value, of_value) = parts
-    made_key = f"e.`{key}`" if of_key == pa.string() else f"string(e.`{key}`)"
-    made_value = f"e.`{value}`" if is_bytes(of_value) else f"string(e.`{value}`)"
-    return f"transform({entries}, e -> struct({made_key} AS key, {made_value} AS value))"
+    key_in_sql = f"e.`{key}`" if of_key == pa.string() else f"string(e.`{key}`)"
+    value_in_sql = f"e.`{value}`" if is_bytes(of_value) else f"string(e.`{value}`)"
+    return f"transform({entries}, e -> struct({key_in_sql} AS key, {value_in_sql} AS value))"
 
 
 def _kind(kind: pa.DataType) -> str:
-    """A type as users know it: what Spark cannot hand over comes as Arrow's general interval."""
+    """The name of a type in errors. Arrow's general interval stands for types that Spark cannot hand over."""
     return str(kind).replace(str(pa.month_day_nano_interval()), "interval")
 
 
-def accept(format: str, given: pa.Schema, takes: Mapping[str, Kind], used: Sequence[str] = ()) -> None:
-    """Refuse columns that a sink would drop or that are of the wrong type, all of them at once; `value` must be there.
+def accept(format: str, schema: pa.Schema, takes: Mapping[str, Kind], used: Sequence[str] = ()) -> None:
+    """Refuse columns that a sink would drop or that have the wrong type, all in one error. `value` is required.
 
-    `used` are columns that go into a template, and so are not dropped, whatever their type.
+    `used`: columns of a template. They are not dropped, whatever their type.
     """
-    if "value" not in given.names:
+    if "value" not in schema.names:
         raise OptionError(
-            f"there is no column 'value' to write. There are: {', '.join(given.names)}."
-            + other_case("value", given.names)
+            f"there is no column 'value' to write. There are: {', '.join(schema.names)}."
+            + other_case("value", schema.names)
         )
-    others = [field for field in given if field.name not in used]
+    others = [field for field in schema if field.name not in used]
     surplus = [field.name for field in others if field.name not in takes]
     wrong = [field for field in others if field.name in takes and not takes[field.name].fits(field.type)]
     problems = []
@@ -137,7 +135,7 @@ def accept(format: str, given: pa.Schema, takes: Mapping[str, Kind], used: Seque
         problems.append(
             f"{format} cannot write {listed(surplus)}: it writes {', '.join(takes)}. Leave {them} out with "
             f"drop({', '.join(map(repr, surplus))}), or put what you need of {them} into `value` or `headers`."
-            + "".join(other_case(name, surplus) for name in takes if name not in given.names)
+            + "".join(other_case(name, surplus) for name in takes if name not in schema.names)
         )
     problems += [
         f"column '{field.name}' must be {takes[field.name].in_sql}, but is {_kind(field.type)}. "

@@ -18,53 +18,56 @@ def columns(template: str) -> list[str]:
     return _PIECE.findall(template)
 
 
-def check(option: str, template: str, given: Sequence[str]) -> None:
-    """Refuse a template that names columns which are not there."""
+def check(option: str, template: str, names: Sequence[str]) -> None:
+    """Refuse a template that names columns which do not exist."""
     if re.search(r"[{}]", _PIECE.sub("", template)):
         raise OptionError(f"option '{option}' is '{template}': braces must come in pairs, around the name of a column.")
     for name in columns(template):
-        if name not in given:
+        if name not in names:
             raise OptionError(
-                f"option '{option}' is '{template}', but there is no column '{name}'. There are: {', '.join(given)}."
-                + other_case(name, given)
+                f"option '{option}' is '{template}', but there is no column '{name}'. There are: {', '.join(names)}."
+                + other_case(name, names)
             )
 
 
 def accept(
     format: str,
-    given: pa.Schema,
+    schema: pa.Schema,
     template: str | None,
     takes: Mapping[str, Kind],
     name: str = "subject",
 ) -> None:
-    """Refuse columns that a sink would drop or lacks, whose rows go where the option or the column `name` says."""
+    """Refuse columns that a sink lacks or would drop. The option or the column `name` says where rows go."""
     if template is not None:
-        check(name, template, given.names)
+        check(name, template, schema.names)
         for column in columns(template):
-            kind = given.field(column).type
+            kind = schema.field(column).type
             if pa.types.is_nested(kind) or pa.types.is_binary(kind):
                 raise OptionError(
                     f"column '{column}' in the option '{name}' is {kind}, which is no text. Cast it, in SQL or "
                     f"selectExpr: {as_text(column, kind)}."
                 )
-    elif name not in given.names:
+    elif name not in schema.names:
         raise OptionError(
-            f"rows have no {name}: set the option '{name}', or add a column '{name}'." + other_case(name, given.names)
+            f"rows have no {name}: set the option '{name}', or add a column '{name}'." + other_case(name, schema.names)
         )
-    accept_columns(format, given, takes, columns(template or ""))
+    accept_columns(format, schema, takes, columns(template or ""))
 
 
 def names(template: str | None, batch: pa.RecordBatch, name: str = "subject") -> pa.Array:
-    """Where each row goes: its own `name`, or where it has none, the option's. A template over that column wins."""
+    """Where each row goes: its column `name`, or the template where that is null or missing.
+
+    A template that itself uses the column `name` always wins.
+    """
     own = batch.column(name) if name in batch.schema.names else None
     if template is None:
         return own
-    made = fill(template, batch)
-    return made if own is None or name in columns(template) else pc.coalesce(own, made)
+    filled = fill(template, batch)
+    return filled if own is None or name in columns(template) else pc.coalesce(own, filled)
 
 
 def missing(template: str | None, batch: pa.RecordBatch, row: int, name: str = "subject") -> str:
-    """What to say of a row for which `names` has null."""
+    """The error text for a row where `names` is null."""
     used = list(dict.fromkeys(columns(template or "")))
     null = [column for column in used if not batch.column(column)[row].is_valid]
     if not null:

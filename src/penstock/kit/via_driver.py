@@ -1,4 +1,4 @@
-"""Rows that a task hands to the driver, which writes the tasks of a batch in their order. Knows Arrow; no server."""
+"""Rows that tasks hand to the driver, which writes them in the order of the tasks. Knows Arrow; no server, no Spark."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -12,7 +12,7 @@ Send = Callable[[Iterator[pa.RecordBatch], Origin], Receipt]
 
 
 def write(batches: Iterator[pa.RecordBatch], origin: Origin, most: int, send: Send) -> Receipt:
-    """In a task: a receipt with the rows in it, up to about `most` bytes; more than that is sent from here."""
+    """In a task: a receipt that carries the rows. More than about `most` bytes are sent by the task itself."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -24,12 +24,12 @@ def write(batches: Iterator[pa.RecordBatch], origin: Origin, most: int, send: Se
 
 
 def commit(receipts: Sequence[Receipt], send: Send) -> Iterator[Receipt]:
-    """In the driver: each receipt in the order of the tasks, after the rows that travelled in it were sent."""
+    """In the driver: send the rows in receipts. Gives each receipt, in the order of the tasks."""
     for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
         yield receipt if receipt.packed is None else send(unpack(receipt.packed), receipt.origin)
 
 
 def _emptied(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, each let go of as it is taken: all of them may be large."""
+    """The batches, each removed from the list as it is taken, so that its memory can be freed."""
     while held:
         yield held.pop(0)

@@ -27,7 +27,7 @@ from penstock.connectors.jetstream.floor import ACK, Deliveries, safe, with_acks
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import Disconnected, OptionError, PenstockError
 from penstock.kit import figures
-from penstock.kit.buffer import Held
+from penstock.kit.buffer import Buffer
 from penstock.kit.retry import Retry
 from penstock.planning.positions import Bound, Bounds, Offsets, Range
 
@@ -54,7 +54,7 @@ class DurableSource:
     def __init__(self, options: JetStreamOptions, columns: pa.Schema):
         self.options, self.columns = options, columns
         self.stream, self.consumer = options.stream[0], options.consumer
-        self.held = Held(options.max_buffer_bytes, "and are delivered again under new numbers")
+        self.held = Buffer(options.max_buffer_bytes, "and are delivered again under new numbers")
         self._thread: threading.Thread | None = None
         self._failed: Exception | None = None
         self._closed = False

@@ -24,7 +24,7 @@ from penstock.connectors.jetstream.targets import Targets, no_stream_error
 from penstock.errors import ConnectError, Disconnected, PenstockError
 from penstock.kit import templates
 from penstock.kit.contract import Origin, Receipt, Spans
-from penstock.kit.prefetch import Ahead
+from penstock.kit.prefetch import Prefetch
 
 log = logging.getLogger("penstock")
 
@@ -144,7 +144,7 @@ class _Task:
 
     def __init__(self, sink: JetStreamSink, origin: Origin, batches: Iterator[pa.RecordBatch]):
         self.sink, self.options, self.origin = sink, sink.options, origin
-        self.chunks = Ahead(self._chunks(batches))
+        self.chunks = Prefetch(self._chunks(batches))
         self.rows = self.size = self.known = 0
         self.spans = Spans()
         self.targets: Targets | None = None

@@ -19,7 +19,7 @@ from penstock.clients.nats.client import OWN, Connection
 from penstock.clients.nats.pool import connect, keep
 from penstock.connectors.nats.options import CoreOptions
 from penstock.errors import Disconnected
-from penstock.kit.buffer import Held
+from penstock.kit.buffer import Buffer
 from penstock.planning.positions import Bound, Bounds, Offsets, Range
 
 log = logging.getLogger("penstock")
@@ -32,7 +32,7 @@ class CoreSource:
 
     def __init__(self, options: CoreOptions, columns: pa.Schema):
         self.options, self.columns = options, columns
-        self.held = Held(options.max_buffer_bytes)
+        self.held = Buffer(options.max_buffer_bytes)
         self._connection: Connection | None = None
         self._failed: Exception | None = None
         self._closed = False
