@@ -1,7 +1,8 @@
-"""What stands in Spark's log for the end of a batch: the only owner of that JSON. Pure: knows no server, no Spark.
+"""The JSON in Spark's offset log for the end of a batch. Nothing else reads or writes it. Pure: knows no server, no
+Spark.
 
-Spark compares these entries as text, so the same content is always the same text. A query that an earlier version began
-goes on: a field may be added, and must be optional then; what a field means never changes under one version.
+Spark compares these entries as text, so the same content is always the same text. A query that an earlier Penstock
+began must go on: a new field must be optional, and the meaning of a field never changes within a version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,11 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a query stands, and how the batch that ends there is cut: a replay decides nothing anew.
+    """The positions at the end of a batch, and how the batch is cut into tasks, so that a replay has the same tasks.
 
-    `fresh`: this is where a new query starts, and it is not in the log yet. `per_task`: at most this many positions a
-    task, where `cuts` has none for a shard; None where the batch reads nothing. `begins`: where reading begins in
-    shards whose records before that are gone. `notes`: what a source must know of a shard besides its position.
+    `fresh`: where a new query starts, which is not in Spark's log yet. `per_task`: the most positions of a task, in
+    shards that have no `cuts`; None where the batch reads nothing. `begins`: where reading begins in shards whose
+    records before that are gone. `notes`: what a source must know of a shard besides its position.
     """
 
     positions: Offsets
@@ -49,7 +50,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, body: Mapping[str, Any]) -> "Checkpoint":
-        """From the JSON. What a later Penstock wrote is refused, and so is what nobody can have written."""
+        """From the JSON. An OptionError where a later Penstock wrote it, or where it was damaged."""
         version = body.get("version")
         if version != VERSION:
             raise OptionError(
@@ -74,7 +75,7 @@ class Checkpoint:
             raise _damaged(body, repr(error)) from None
 
     def tasks_until(self, end: "Checkpoint") -> list[tuple[Range, ...]]:
-        """What each task of the batch from here to `end` reads. Asks nobody: it is the same for ever."""
+        """What each task of the batch from here to `end` reads. Always the same for the same two checkpoints."""
         if self.fresh:
             return []
         planned = tasks(self.positions, end.positions, end.per_task or 1, end.cuts, end.begins)

@@ -6,17 +6,17 @@ from itertools import accumulate
 
 from penstock.planning.positions import Range
 
-# A source may pay for each position that it counts from: beyond so many cuts, those between lie evenly.
+# Cuts that are counted, as each may cost a request. Further cuts lie evenly between these.
 EXACT_CUTS = 64
-# So few rows are cut exactly where the limits ask for it.
+# Up to this many rows, tasks may be filled to the last row.
 FEW_ROWS = 1000
 
 
 class Tally:
-    """How many rows of `span` lie before positions in it, counted where it matters: each count costs a request.
+    """How many of the `rows` in `span` lie before a position. Counts few positions, as each may cost a request.
 
-    `count` answers how many rows lie at or after each position, however far they go. Rows that arrive meanwhile lie
-    behind the end of the span, which is counted anew in each call, last.
+    `count` gives the rows at or after each position, also those behind the span. So the end of the span is counted in
+    each call too, last: rows that arrive meanwhile change nothing.
     """
 
     def __init__(self, count: Callable[[Sequence[int]], Sequence[int]], span: Range, rows: int):
@@ -24,28 +24,31 @@ class Tally:
         self._known = {span.start: 0, span.end: rows}
 
     def locate(self, targets: Sequence[int], slack: int = 0, worst: int = 0) -> list[int]:
-        """For each target t a position with t rows before it, give or take `slack`, and where that is hard to find
-        up to the `worst`; never more than t without any slack.
+        """For each target, a position with that many rows before it. It may be off by `slack` rows, and by up to
+        `worst` where it is hard to find. With a slack of 0, never more rows than the target.
 
-        Targets must ascend, and so does the answer, whatever `count` says. Positions are guessed as if rows lay
-        evenly between two that are known, and every third time halved, so that any rows are found in the end.
+        Targets must ascend, and so do the positions. A guess takes rows to lie evenly between two known positions;
+        every third guess halves the gap, so that the search always ends.
         """
         turn = 0
         while True:
             at = sorted(self._known)
             before = list(accumulate((self._known[position] for position in at), max))
             allowed = min(max(slack, worst), slack << max(0, turn - 1))
-            found = [_bracket(at, before, target, allowed, halve=turn % 3 == 2) for target in targets]
-            guesses = sorted({guess for guess, is_known in found if not is_known})
+            steps = [_bracket(at, before, target, allowed, halve=turn % 3 == 2) for target in targets]
+            guesses = sorted({position for position, is_known in steps if not is_known})
             if not guesses:
-                return list(accumulate((position for position, _ in found), max))
+                return list(accumulate((position for position, _ in steps), max))
             *after, beyond = self.count([*guesses, self.span.end])
             self._known |= {p: self.rows - (rows - beyond) for p, rows in zip(guesses, after, strict=True)}
             turn += 1
 
 
 def _bracket(at: Sequence[int], before: Sequence[int], target: int, slack: int, halve: bool) -> tuple[int, bool]:
-    """The position for a target, True; or the one to count next, False. `before` are the rows before each of `at`."""
+    """The position for a target, and True; or the position to count next, and False.
+
+    `before` has the number of rows before each position of `at`.
+    """
     high = bisect_right(before, target)
     if high == len(at):
         return at[-1], True
@@ -58,19 +61,19 @@ def _bracket(at: Sequence[int], before: Sequence[int], target: int, slack: int, 
 
 
 def rows_per_task(rows: Mapping[str, int], most: int, at_least: int) -> int:
-    """Rows per task giving at least `at_least` tasks, and hardly more than need be."""
+    """Rows of a task, so that there are `at_least` tasks or a few more, and none has more than `most` rows."""
     total = sum(rows.values())
     size = max(1, -(-total // at_least))
-    # Rounded up, 5 rows in 4 tasks would be 3, and rows of many shards are packed together.
+    # Rounded up, 5 rows for 4 tasks would make 3 tasks. With many shards, small ones share a task.
     exact = len(rows) == 1 and -(-total // size) >= at_least
     return max(1, min(most, size if exact else total // at_least))
 
 
 def cut(tally: Tally, end: int, rows: int, per_task: int, most: int) -> list[int]:
-    """The inner positions that cut the `rows` up to `end` into tasks of about `per_task`, and never more than `most`:
-    off by a tenth where that is easily found, and by a quarter at worst.
+    """The positions that cut the `rows` up to `end` into tasks of about `per_task` rows, and never more than `most`.
 
-    To be exact takes many counts. So a batch of many rows that would fill its tasks to the last row gets a few more.
+    Tasks are off by a tenth, and by a quarter at worst, as exact cuts take many counts. So where many rows would fill
+    every task to the last row, there are a few more tasks.
     """
     parts = -(-rows // per_task)
     if rows > FEW_ROWS and rows > 0.96 * most * parts:
@@ -79,9 +82,9 @@ def cut(tally: Tally, end: int, rows: int, per_task: int, most: int) -> list[int
     worst = int(max(0, min(part / 4, (most - part) / 2)))
     anchors = min(parts, EXACT_CUTS)
     targets = [rows * number // anchors for number in range(1, anchors)]
-    found = tally.locate(targets, min(worst, int(part / 10)), worst)
+    cuts = tally.locate(targets, min(worst, int(part / 10)), worst)
     if anchors == parts:
-        return found
-    edges = [tally.span.start, *found, end]
+        return cuts
+    edges = [tally.span.start, *cuts, end]
     at = [anchors * number / parts for number in range(1, parts)]
     return [edges[int(x)] + int((edges[int(x) + 1] - edges[int(x)]) * (x % 1)) for x in at]

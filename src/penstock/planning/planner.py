@@ -30,56 +30,56 @@ from penstock.planning.positions import (
 
 T = TypeVar("T")
 
-# Spark asks for the head every 12 ms while idle. Looking is a request to the server for each shard:
-# at most 20 a second, and a twentieth of the time, but at least every two seconds, or new records would wait.
+# Spark asks for the latest offset every 12 ms while idle. A look is a request to the server for each shard: at most 20
+# looks a second, and a twentieth of the time, but at least one every two seconds, or new records would wait.
 LOOK_EVERY = 0.05
 LOOK_SHARE = 20
 LOOK_AT_LEAST = 2.0
 
 
 class Planner:
-    """Plans the batches of one query run. Keeps no position: those come in as arguments or from the source."""
+    """Plans the batches of one run of a query. Owns no position: positions are arguments, or come from the source."""
 
     def __init__(
         self, source: Source, options: ReadOptions, default_start: str, clock: Callable[[], float] = time.monotonic
     ):
         self.source, self.options, self.default_start, self.clock = source, options, default_start, clock
         self.losses = LossReport(options)
-        self._bounds: Bounds = {}
-        self._target: Bounds | None = None
-        self._look_at = float("-inf")
+        self._bounds: Bounds = {}  # of the last look
+        self._target: Bounds | None = None  # where AvailableNow stops
+        self._look_at = float("-inf")  # when the next look is due
         self._initial: Offsets | None = None
         self._resumed = False
-        self._goes_on = True  # nothing was asked yet but where this run goes on
-        self._shown: Offsets | None = None
-        self._planned: Offsets = {}
-        self._counted: tuple[Bounds, Offsets, int] | None = None
-        self._waiting: float | None = None
-        self._compared: tuple[Bounds, Offsets, list[str]] | None = None
+        self._goes_on = True  # this run goes on from a checkpoint, as far as is known, and has planned nothing yet
+        self._shown: Offsets | None = None  # the last positions that the source was told of
+        self._planned: Offsets = {}  # the end of the last batch
+        self._counted: tuple[Bounds, Offsets, int] | None = None  # rows between positions and bounds
+        self._waiting: float | None = None  # since when a batch waits for minRecordsPerTrigger
+        self._compared: tuple[Bounds, Offsets, list[str]] | None = None  # shards whose marks have changed
 
     def look(self, now: bool = False) -> Bounds:
-        """What the source holds as it is `now`, or a moment ago: up to 20 times as long as looking took."""
+        """Both ends of every shard: as they are `now`, or as they were at the last look, up to two seconds ago."""
         if now or self.clock() >= self._look_at:
             self._bounds = self._ask(self._look)
         return self._bounds
 
     def _look(self) -> Bounds:
-        asked = self.clock()  # after any wait for a server that was away: that says nothing about what looking costs
+        began = self.clock()  # here, so that waiting for a server that is away does not count as looking
         bounds = self.source.bounds()
-        took = self.clock() - asked
-        self._look_at = asked + took + min(LOOK_AT_LEAST, max(LOOK_EVERY, took * LOOK_SHARE))
+        took = self.clock() - began
+        self._look_at = began + took + min(LOOK_AT_LEAST, max(LOOK_EVERY, took * LOOK_SHARE))
         return bounds
 
     def _ask(self, question: Callable[[], T]) -> T:
-        """The source's answer, asked for again while its servers are away and the options allow it."""
+        """The answer of the source. Asked again while its servers are away, for as long as the options allow."""
         return self.options.retry("planning").run(question)
 
     def freeze(self) -> None:
-        """From now on the head stands still: AvailableNow reads what is there at its start."""
+        """Plan nothing behind where shards end now: AvailableNow reads what is stored at its start."""
         self._target = self.look(now=True)
 
     def initial(self) -> dict[str, Any]:
-        """Where a new query starts. The same answer each time: Spark asks twice and would skip what came between."""
+        """Where a new query starts. The same answer each time: Spark asks twice, and would skip rows in between."""
         if self._initial is None:
             bounds = self.look(now=True)
             self._initial = self._past_gaps(self._marked(self._start(bounds)), bounds)
@@ -90,9 +90,8 @@ class Planner:
         """The end of the next micro-batch; `start` itself where there is nothing to do."""
         before = Checkpoint.decode(start)
         end = self._next(before, max_rows)
-        if isinstance(self.source, Marking) and not end.fresh and _is_doubtful(before, end):
-            # A record that was there a moment ago has no mark. It may be all of them that are gone: with what there is
-            # now, that shows.
+        if isinstance(self.source, Marking) and not end.fresh and _lacks_marks(before, end):
+            # A record has vanished since the last look. Perhaps all of them have: a new look shows that.
             self.look(now=True)
             end = self._next(before, max_rows, may_hold=False)
         self._planned = end.positions
@@ -107,11 +106,11 @@ class Planner:
             self._release(at)
         if start.fresh:
             if any(bound.queue for bound in bounds.values()):
-                # Of a queue, what somebody took before it was the query's was never for the query.
+                # Records of a queue that others took before the query held it were never meant for the query.
                 queues = {shard: bound for shard, bound in self.look(now=True).items() if bound.queue}
                 at = at | settle({shard: at[shard] for shard in queues if shard in at}, queues)
-            # An empty first batch writes the start into Spark's log: Spark keeps it nowhere else, and a
-            # crash before the first commit would ask for 'latest' again, past the rows in between.
+            # An empty first batch writes the start into Spark's log. Without it, a query that crashes before its first
+            # commit would start at 'latest' once more, behind rows that it never read.
             return Checkpoint(at, notes=self._notes())
         settled = self._settle(at, bounds)
         if self._target is not None:
@@ -128,7 +127,7 @@ class Planner:
         return replace(end, positions=positions, begins=moved, notes=self._notes())
 
     def _resume(self, start: Checkpoint) -> Bounds:
-        """What the source holds, after it was told where this run goes on, if it wants to know."""
+        """Both ends of every shard. At first, a Resuming source is told where this run goes on."""
         source = self.source
         if self._resumed or start.fresh or not isinstance(source, Resuming):
             self._resumed = True
@@ -141,9 +140,11 @@ class Planner:
         return bounds
 
     def _release(self, at: Offsets) -> None:
-        """Where this run goes on from a batch that is done, let go of it. Spark commits a batch when it plans the next
-        one, so that of a log that is quiet the last one would be kept. A batch that was replayed by this run waits for
-        Spark's word: with asynchronous progress tracking, that it is done may not be written down yet.
+        """Release the last batch of the run before. Spark commits a batch only when it plans the next one, so a queue
+        that is quiet would keep that batch.
+
+        A batch that this run replays is left to Spark's own commit: with asynchronous progress tracking, it may not be
+        in Spark's log yet.
         """
         if self._goes_on and isinstance(self.source, Emptying):
             self.source.commit(at)
@@ -153,21 +154,21 @@ class Planner:
         return self.source.notes() if isinstance(self.source, Resuming) else {}
 
     def head(self) -> dict[str, Any]:
-        """The end of all there is, for lag."""
+        """Where all shards end, for Spark's progress events."""
         return Checkpoint({shard: Position(bound.next, bound.epoch) for shard, bound in self.look().items()}).encode()
 
     def lag(self) -> int:
-        """How many positions the last batch that was planned ends before the head, over all shards."""
+        """How many positions lie behind the end of the last planned batch, over all shards."""
         ends = self._planned
         return sum(max(0, b.next - ends[s].next) if s in ends else b.next - b.first for s, b in self.look().items())
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Range, ...]]:
-        """What each task reads between two positions of the checkpoint. Asks nobody."""
+        """What each task reads between two checkpoints. Asks no server."""
         self._goes_on = False
         return Checkpoint.decode(start).tasks_until(Checkpoint.decode(end))
 
     def once(self, window: Callable[[str, Bound], tuple[int, int]]) -> list[tuple[Range, ...]]:
-        """The tasks of a batch read, of each shard only what lies in its `window`."""
+        """The tasks of a batch read. Of each shard, only what lies in its `window`."""
         bounds = self.look(now=True)
         start, end = self._settle(self._start(bounds), bounds), self._end(bounds)
         windows = {shard: window(shard, bound) for shard, bound in bounds.items()}
@@ -183,11 +184,11 @@ class Planner:
         at = self.options.starting_timestamp
         if at is not None:
             return {s: Position(min(self.find(s, at), b.next), b.epoch) for s, b in bounds.items()}
-        given = self.options.starting_offsets
-        if isinstance(given, dict):
-            _check_named(given, bounds, "startingOffsets")
-            return {s: Position(given.get(s, b.first), b.epoch) for s, b in bounds.items()}
-        starts = {s: given or ("earliest" if b.queue else self.default_start) for s, b in bounds.items()}
+        offsets = self.options.starting_offsets
+        if isinstance(offsets, dict):
+            _check_named(offsets, bounds, "startingOffsets")
+            return {s: Position(offsets.get(s, b.first), b.epoch) for s, b in bounds.items()}
+        starts = {s: offsets or ("earliest" if b.queue else self.default_start) for s, b in bounds.items()}
         return {s: Position(b.first if starts[s] == "earliest" else b.next, b.epoch) for s, b in bounds.items()}
 
     def _end(self, bounds: Bounds) -> Bounds:
@@ -201,11 +202,11 @@ class Planner:
         return {s: b._replace(next=min(b.next, stops.get(s, b.next))) for s, b in bounds.items()}
 
     def find(self, shard: str, timestamp: int) -> int:
-        """The position of the first record not older than a moment."""
+        """The position of the first record not older than `timestamp`."""
         return self._ask(lambda: self.source.find(shard, timestamp))
 
     def _past_gaps(self, at: Offsets, bounds: Bounds) -> Offsets:
-        """The positions, of shards that are emptied as they are read each at a record or at the end."""
+        """The positions. Those in queues are moved out of gaps, to the next record or the end."""
         inside = {s: p for s, p in at.items() if s in bounds and bounds[s].queue and p.next < bounds[s].next}
         source = self.source
         if not inside or not isinstance(source, Emptying):
@@ -222,7 +223,7 @@ class Planner:
         return at | {shard: position._replace(mark=marks.get(shard, "")) for shard, position in bare.items()}
 
     def _renumbered(self, at: Offsets, bounds: Bounds) -> list[str]:
-        """The shards with new records where the one before the position is no longer the one that was read."""
+        """The shards with new records where another record has the number of the last one that was read."""
         source = self.source
         marked = {
             shard: position
@@ -238,6 +239,7 @@ class Planner:
         return self._compared[2]
 
     def _settle(self, at: Offsets, bounds: Bounds) -> Offsets:
+        """Report what is lost, and move positions to where reading can go on."""
         losses = lost(at, bounds)
         recreated = {loss.shard for loss in losses}
         renumbered = [shard for shard in self._renumbered(at, bounds) if shard not in recreated]
@@ -246,6 +248,7 @@ class Planner:
         return settle(at, bounds, renumbered)
 
     def _hold(self, at: Offsets, bounds: Bounds) -> bool:
+        """Whether the batch waits for `minRecordsPerTrigger` rows, which takes at most `maxTriggerDelay`."""
         wanted = self.options.min_records_per_trigger
         if wanted is None:
             return False
@@ -272,7 +275,7 @@ class Planner:
     def _plan(
         self, start: Offsets, bounds: Bounds, max_rows: int | None, max_bytes: int | None = None, counting: bool = True
     ) -> Checkpoint:
-        """The end of a batch, and how it is cut into tasks: evenly by rows where the source can count them."""
+        """The end of a batch, and how it is cut into tasks: by rows if the source can count them, or by positions."""
         end = advance(start, bounds)
         spans = {s: Range(s, start[s].next, end[s].next) for s in start if end[s].next > start[s].next}
         source = self.source
@@ -287,12 +290,12 @@ class Planner:
         tallies = {s: Tally(partial(self._count, s), spans[s], rows[s]) for s in sorted(spans) if counted[s]}
         try:
             if limit is not None and sum(rows.values()) > limit:
-                given = share(rows, limit)
-                lengths = {s: len(span) if given[s] == rows[s] else given[s] for s, span in spans.items()}
+                shares = share(rows, limit)
+                lengths = {s: len(span) if shares[s] == rows[s] else shares[s] for s, span in spans.items()}
                 for shard, tally in tallies.items():
-                    if given[shard] < rows[shard]:
-                        lengths[shard] = tally.locate([given[shard]])[0] - spans[shard].start
-                end, rows = advance(start, bounds, lengths), given
+                    if shares[shard] < rows[shard]:
+                        lengths[shard] = tally.locate([shares[shard]])[0] - spans[shard].start
+                end, rows = advance(start, bounds, lengths), shares
             size = rows_per_task(rows, most, at_least)
             cuts = {shard: cut(tally, end[shard].next, rows[shard], size, most) for shard, tally in tallies.items()}
         except _UncountableError:
@@ -307,20 +310,22 @@ class Planner:
 
 
 class _UncountableError(Exception):
-    """A source that could count a moment ago cannot any more: then positions must do."""
+    """A source that could count rows a moment ago no longer can: the batch is cut by positions."""
 
 
-def _is_doubtful(before: Checkpoint, end: Checkpoint) -> bool:
-    """Whether a position has moved behind a record that has no mark."""
+def _lacks_marks(before: Checkpoint, end: Checkpoint) -> bool:
+    """Whether a position has moved and has no mark: the record before it is gone."""
     at = before.positions
     return any(not p.mark and s in at and p.next != at[s].next for s, p in end.positions.items())
 
 
 def _new_life(before: Position, after: Position) -> bool:
+    """Whether the shard was deleted and made again in between."""
     return bool(before.epoch) and before.epoch != after.epoch
 
 
 def _rows_allowed(max_bytes: int | None, bounds: Bounds, max_rows: int | None) -> int | None:
+    """The most rows of a batch; None without a limit. Bytes count as rows of the largest average size."""
     limits = [max_rows] if max_rows is not None else []
     if max_bytes is not None:
         largest = max((b.row_bytes for b in bounds.values()), default=0.0)
@@ -328,8 +333,9 @@ def _rows_allowed(max_bytes: int | None, bounds: Bounds, max_rows: int | None) -
     return min(limits, default=None)
 
 
-def _check_named(given: Mapping[str, int], bounds: Mapping[str, Bound], name: str) -> None:
-    for shard, position in sorted(given.items()):
+def _check_named(offsets: Mapping[str, int], bounds: Mapping[str, Bound], name: str) -> None:
+    """Refuse offsets of shards that are not read, and starts behind the end of a shard."""
+    for shard, position in sorted(offsets.items()):
         if shard not in bounds:
             raise OptionError(f"{name} names '{shard}', which is not read here. It reads: {', '.join(sorted(bounds))}.")
         if name == "startingOffsets" and position > bounds[shard].next:

@@ -1,7 +1,7 @@
 """Arithmetic on positions. Knows shards and whole numbers; knows no server, no Spark, no clock.
 
-A position is the next one to read, so every end is exclusive. An epoch names one life of a shard: a
-stream that is deleted and made again counts from 1 again, but in another epoch.
+A position is the next one to read, so every end is exclusive. A stream that is deleted and made again counts from the
+start again, and has another epoch.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """Where a query stands in one shard. `mark` tells the record before it from any other with the same number."""
+    """Where a query stands in one shard. `mark` identifies the record before it, should another get its number."""
 
     next: int
     epoch: str = ""
@@ -19,8 +19,8 @@ class Position(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What a shard holds: [first, next). `transient`: records go by design, consumed or compacted. `queue`: those
-    before the position of a query are deleted, so that a new one starts with the first.
+    """The records of a shard: `first` up to `next`, exclusive. `transient`: records vanish by design, consumed or
+    compacted. `queue`: records are deleted once a query has read them, so a new query starts with the first.
     """
 
     first: int
@@ -37,8 +37,8 @@ Bounds = dict[str, Bound]
 
 @dataclass(frozen=True)
 class Range:
-    """What a task reads of one shard. `mark` is that of the position `marked`, where the batch of a query ends; a batch
-    read has neither.
+    """What a task reads of one shard. `marked` is the position where the batch ends, and `mark` its mark; a batch read
+    has neither.
     """
 
     shard: str
@@ -53,7 +53,7 @@ class Range:
 
 
 class Loss(NamedTuple):
-    """Rows that were deleted before the query read them, and why we know it."""
+    """Records that were deleted before the query read them, and how that shows."""
 
     shard: str
     at: int
@@ -62,7 +62,7 @@ class Loss(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many positions were lost, as far as that can be told."""
+        """How many positions were lost; 0 where that is unknown."""
         return max(0, self.bound.first - self.at) if self.kind == "trimmed" and self.bound is not None else 0
 
     @property
@@ -104,7 +104,7 @@ class Loss(NamedTuple):
 
 
 def lost(start: Offsets, bounds: Bounds) -> list[Loss]:
-    """What can no longer be read from `start` on. Gaps after the first record kept are not loss."""
+    """What can no longer be read from `start` on. A gap behind the first record kept is not a loss."""
     losses = []
     for shard, position in start.items():
         bound = bounds.get(shard)
@@ -120,24 +120,22 @@ def lost(start: Offsets, bounds: Bounds) -> list[Loss]:
 
 
 def share(ahead: Mapping[str, int], limit: int) -> dict[str, int]:
-    """`limit` rows shared max-min: small shards whole, the rest to the large ones, the sum exact.
+    """The rows of each shard in a batch of `limit` rows: all rows of small shards, and equal shares of large ones.
 
-    No shard starves when the limit reaches their number; shares rounded up per shard would pass the limit.
+    The sum is exact. Every shard gets a row if the limit allows it.
     """
-    given = {}
+    shares = {}
     for served, (shard, rows) in enumerate(sorted(ahead.items(), key=lambda item: (item[1], item[0]))):
-        given[shard] = min(rows, limit // (len(ahead) - served))
-        limit -= given[shard]
-    return given
+        shares[shard] = min(rows, limit // (len(ahead) - served))
+        limit -= shares[shard]
+    return shares
 
 
 def settle(start: Offsets, bounds: Bounds, renumbered: Collection[str] = ()) -> Offsets:
-    """`start` moved to where reading can go on: to the first record kept or of a new life, or back to the head.
+    """`start` moved to where reading can go on: forward to the first record kept, or back to the end of the shard.
 
-    Shards that were `renumbered` begin a new life under the old name.
-
-    A shard that is not in `bounds` keeps its position: were it dropped, a server that forgot it for a
-    moment would make us read it twice.
+    Shards that were made again, or that were `renumbered`, start at their first record. A shard that is not in `bounds`
+    keeps its position: without it, a shard that a server forgot for a moment would be read twice.
     """
     moved = {}
     for shard, position in start.items():
@@ -155,10 +153,10 @@ def settle(start: Offsets, bounds: Bounds, renumbered: Collection[str] = ()) -> 
 
 
 def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = None) -> Offsets:
-    """The end of the next batch: all there is, or `rows` past `start` where given. Never moves backwards.
+    """The end of the next batch: the end of every shard, or `rows` behind `start`. Never moves backwards.
 
-    A shard seen for the first time only enters, at its first position, and is read from the next batch
-    on: so a batch is planned from (start, end) alone, also when it is replayed.
+    A shard that is not in `start` gets its first position and is read from the next batch on. So a batch is planned
+    from its start and end alone, also when it is replayed.
     """
     end = {}
     for shard, position in start.items():
@@ -171,7 +169,7 @@ def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = Non
 
 
 def even(span: Range, parts: int) -> list[int]:
-    """The inner positions that cut `span` into `parts` of equal length, give or take one."""
+    """The positions that cut `span` into `parts` of equal length, give or take one."""
     return [span.start + len(span) * part // parts for part in range(1, parts)]
 
 
@@ -182,11 +180,11 @@ def tasks(
     cuts: Mapping[str, Sequence[int]] | None = None,
     begins: Mapping[str, int] | None = None,
 ) -> list[tuple[Range, ...]]:
-    """What each task of a batch reads: long spans cut, short ones packed together.
+    """What each task of a batch reads: long ranges are cut, short ones share a task.
 
-    The same arguments give the same tasks, for ever: a replayed batch must hand the same rows to the
-    same partition. A shard that only enters in `end` has nothing to read yet. `begins` says where reading
-    begins in shards whose records before that are gone.
+    The same arguments must give the same tasks in every version, as a replay must hand the same rows to the same
+    partition. A shard that is only in `end` has nothing to read yet. `begins`: where reading begins in shards whose
+    records before that are gone.
     """
     packed: list[tuple[Range, ...]] = []
     small: list[Range] = []
