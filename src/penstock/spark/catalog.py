@@ -1,7 +1,7 @@
-"""Tables keep their options in the metadata of a column: of CREATE TABLE, Spark hands us nothing else again.
+"""Options of a table, kept in the metadata of a column: Spark keeps nothing else of a CREATE TABLE. Knows no server.
 
-Metadata goes wherever its column goes: into DataFrames, views, other tables and Parquet files. So a note of Spark's own
-stands beside the options, which tells a table that is read or written from columns that only came from one.
+Metadata goes wherever its column goes: into DataFrames, views, other tables and Parquet files. So there is a note of
+Spark's own beside the options: it shows whether a table is written to, or columns only come from one.
 """
 
 import json
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from penstock.spark.connector import Connector
 
 TABLE_OPTIONS = "penstock.options"
-# Spark notes here how a column was declared. The note stays with a column that was read, whatever is made of it; where
-# Spark fits rows to the columns of a table that it writes to, they get the table's metadata, but for this note.
+# Spark notes here how a column was declared. A column that is read keeps the note. Rows of an INSERT get the metadata
+# of the table without this note.
 DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def given_to_create(options: Mapping[str, str]) -> dict[str, str] | None:
-    """What the user gave to CREATE TABLE, without what Spark adds; None where this is no CREATE TABLE."""
+    """The user's options of a CREATE TABLE, without those that Spark adds; None where this is not a CREATE TABLE."""
     if "provider" not in options:
         return None
-    own = ("provider", "owner", "comment", "location", "external", "is_managed_location")
-    return {k: v for k, v in options.items() if k not in own and not k.startswith("option.")}
+    sparks_own = ("provider", "owner", "comment", "location", "external", "is_managed_location")
+    return {k: v for k, v in options.items() if k not in sparks_own and not k.startswith("option.")}
 
 
 def remember(schema: StructType, given: Mapping[str, str], models: Iterable[type[Options]]) -> StructType:
-    """`schema` with the options in a field of it. Secrets are refused: the catalog is no place for them."""
+    """`schema` with the options in one of its fields. An error where one is a secret, as a catalog shows options."""
     for model in models:
         known, hidden = spellings(model), secrets(model)
         for name in (known[key.lower()] for key in given if known.get(key.lower()) in hidden):
@@ -43,7 +43,7 @@ def remember(schema: StructType, given: Mapping[str, str], models: Iterable[type
                 f"'{alias(name)}File' instead, or the option with each query: "
                 f"spark.read.option('{shown(model, name)}', ...).table(...)."
             )
-    # Spark parses the note, and can do so with every simple type. A table has such a column, at least in its key.
+    # Spark parses the note, which works for every atomic type. A table has such a column, at least in its key.
     at = next(i for i, field in enumerate(schema.fields) if isinstance(field.dataType, AtomicType))
     field = schema.fields[at]
     kept = {TABLE_OPTIONS: json.dumps(dict(given), sort_keys=True), DECLARED: field.dataType.simpleString()}
@@ -52,21 +52,21 @@ def remember(schema: StructType, given: Mapping[str, str], models: Iterable[type
 
 
 def is_insert(schema: StructType) -> bool:
-    """Whether rows of this schema are an INSERT into a table of ours, which Spark has fitted them to."""
+    """Whether rows of this schema are an INSERT into a table of ours."""
     return any(TABLE_OPTIONS in metadata and DECLARED not in metadata for metadata in _metadata(schema))
 
 
 def recall(schema: StructType, model: type[Options], given: Mapping[str, str]) -> dict[str, Any]:
-    """The options of `model` that `remember` left, with lower-case keys as Spark's own, and `given` added.
+    """The options of `model` that `remember` kept, with lower-case keys as Spark has them, and `given` added.
 
-    What says where the server is cannot be replaced: a table's files of secrets are meant for no other.
+    An error where `given` names another server: the table's files of secrets are not meant for it.
     """
     texts = [metadata[TABLE_OPTIONS] for metadata in _metadata(schema) if TABLE_OPTIONS in metadata]
     known = {alias(name).lower() for name in model.model_fields}
     kept = {k.lower(): v for k, v in json.loads(texts[0] if texts else "{}").items() if k.lower() in known}
-    told = {k.lower(): v for k, v in given.items()}
+    given_lower = {k.lower(): v for k, v in given.items()}
     for name in map(alias, places(model)) if kept else ():
-        if name.lower() in told and told[name.lower()] != kept.get(name.lower()):
+        if name.lower() in given_lower and given_lower[name.lower()] != kept.get(name.lower()):
             raise OptionError(
                 f"option '{name}' is not that of the table whose columns these are, and the other options of that "
                 "table would go with it. Leave it out, or give the columns as text: schema('id STRING, ...')."
@@ -79,7 +79,7 @@ def _metadata(schema: StructType) -> list[dict[str, Any]]:
 
 
 class InsertWriter(BatchWriter[Write]):
-    """The writer of an INSERT. A table also has the columns that only the server gives: these must be null."""
+    """The writer of an INSERT. A table also has columns that only the server fills: these must be null."""
 
     def __init__(
         self,
@@ -97,20 +97,21 @@ class InsertWriter(BatchWriter[Write]):
         return super().write(map(self._stripped, iterator))
 
     def _stripped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        given = [name for name in self.own if name in batch.schema.names]
-        filled = [name for name in given if batch.column(name).null_count < len(batch)]
+        """The batch without the columns that only the server fills. An error where one is not null."""
+        present = [name for name in self.own if name in batch.schema.names]
+        filled = [name for name in present if batch.column(name).null_count < len(batch)]
         if filled:
             raise not_ours(self.connector.format, filled, self.columns.names)
-        return batch.drop_columns(given)
+        return batch.drop_columns(present)
 
 
 def without(columns: pa.Schema, own: Sequence[str]) -> pa.Schema:
-    """The columns but for those."""
+    """The columns without `own`."""
     return pa.schema([field for field in columns if field.name not in own])
 
 
 def not_ours(format: str, filled: Sequence[str], takes: Sequence[str]) -> OptionError:
-    """The error for an INSERT that fills columns which the server gives."""
+    """The error for an INSERT that fills columns of the server."""
     return OptionError(
         f"{format} cannot write {listed(filled)}, which the server gives. Name the columns of the INSERT without "
         f"{'them' if len(filled) > 1 else 'it'}: INSERT INTO ... ({', '.join(takes)}) SELECT ..."

@@ -1,7 +1,7 @@
 """The adapter between Spark's Python data sources and our contract: the only user of pyspark.sql.datasource.
 
-Spark creates readers and writers all the time and in several processes, so constructors only keep options;
-a Source or Sink is opened when first needed and never travels. Only ranges and receipts do.
+Spark creates readers and writers often and in several processes, so constructors only keep options. A Source or Sink is
+opened when it is first needed, and never pickled. Only ranges and receipts travel between processes.
 """
 
 import os
@@ -29,10 +29,10 @@ from penstock.spark.reading import BatchReader, PushingReader, StreamReader
 from penstock.spark.schema import arrow_schema, refuse_strange
 from penstock.spark.writing import BatchWriter, StreamWriter
 
-# What Spark itself puts among a user's options, and no connector means anything by.
+# Options that are meant for Spark itself, and that it passes on.
 SPARKS_OWN = ("checkpointLocation", "queryName")
-# Where Spark shows options, it hides those whose name or value has one of these words, in every session of 4.2 and 4.3.
-# Settings of a session may add to them, but a data source has no say in these.
+# Spark 4.2 and 4.3 hide options whose name or value has one of these words. A session may add words, but a data source
+# cannot know them.
 HIDDEN = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 
@@ -42,9 +42,7 @@ Model = TypeVar("Model", bound=Options)
 
 
 class Connector(spark.DataSource, Generic[Read, Write]):
-    """One format, with the options to read it and to write it. A subclass names it and its guarantees, and opens
-    sources and sinks.
-    """
+    """One format. A subclass has its name, its options and its guarantees, and opens sources and sinks."""
 
     format: ClassVar[str]
     options_type: ClassVar[type[ReadOptions] | None] = None  # None: cannot be read
@@ -60,27 +58,27 @@ class Connector(spark.DataSource, Generic[Read, Write]):
 
     @classmethod
     def open_source(cls, options: Read) -> Source:
-        """A source; connects at its first use, in the process that uses it."""
+        """A source. It connects when it is first used, in the process that uses it."""
         raise NotImplementedError
 
     @classmethod
     def open_sink(cls, options: Write, columns: pa.Schema) -> Sink:
-        """A sink for rows of these columns, which refuses those it cannot write; connects at its first use."""
+        """A sink for rows of these columns. An error where it cannot write them. It connects when it is first used."""
         raise NotImplementedError
 
     @classmethod
     def only_streams(cls, options: Read) -> str | None:
-        """Why there is nothing to read at once, and what to do about it; None where there is."""
+        """Why a batch read is not possible, and what to do about it; None where it is."""
         return None
 
     @classmethod
     def only_batches(cls, options: Read) -> str | None:
-        """Why there is nothing to stream, and what to do about it; None where there is."""
+        """Why a streaming read is not possible, and what to do about it; None where it is."""
         return None
 
     @classmethod
     def shaped(cls, options: Read, asked: pa.Schema) -> Read:
-        """`options` for rows of the columns that were asked for, where these are the user's to say."""
+        """`options` for rows of the columns that the user asked for, if the format lets the user choose them."""
         return options
 
     @classmethod
@@ -90,45 +88,48 @@ class Connector(spark.DataSource, Generic[Read, Write]):
 
     @classmethod
     def narrow(cls, options: Read, predicates: Sequence[Predicate]) -> Read | None:
-        """`options` that read less but every row that can satisfy all `predicates`; None where none can."""
+        """`options` that may read less, but every row that satisfies all `predicates`; None where no row can."""
         return options
 
     @classmethod
     def servers_own(cls, options: Write) -> Sequence[str]:
-        """Columns that a source gives and no sink takes: a table has them, and INSERT leaves them null."""
+        """Columns that only the server fills. A table has them, and an INSERT must leave them null."""
         return ()
 
     @classmethod
     def name(cls) -> str:
-        """The word in `format(...)`."""
+        """The name in `format(...)`."""
         return cls.format
 
     def schema(self) -> StructType:
-        """The columns. Spark calls this in `.load()`, so whatever is wrong should be found here, not in a task."""
-        creating = given_to_create(self.options)
-        given = dict(self.options) if creating is None else creating
+        """The columns. Spark calls this in `.load()`, so errors should be found here, not in a task."""
+        table_options = given_to_create(self.options)
+        is_create = table_options is not None
+        raw = dict(self.options) if table_options is None else table_options
         models = [model for model in (self.options_type, self.sink_options_type) if model is not None]
-        other = () if creating is None or self.sink_options_type is None else self.sink_options_type.model_fields
+        # A table may be read and written, so CREATE TABLE may have options of the sink as well.
+        others = self.sink_options_type.model_fields if is_create and self.sink_options_type is not None else ()
         for model in models:
-            _refuse_shown(model, given)
-        options = cast(Read, self._parse(self.options_type, given, ignore=tuple(map(alias, other))))
+            _refuse_shown(model, raw)
+        options = cast(Read, self._parse(self.options_type, raw, ignore=tuple(map(alias, others))))
         source = self.open_source(options)
         try:
             at_once(source.check)
         finally:
             source.close()
         schema: StructType = from_arrow_schema(self.columns(options))
-        return schema if creating is None else remember(schema, creating, models)
+        return remember(schema, raw, models) if is_create else schema
 
     def reader(self, schema: StructType) -> BatchReader[Read]:
-        """A reader for `spark.read`. Spark refuses one that can push filters while the session does not."""
-        # Spark plans with filters in a worker of its own, which is running only where the session allows it.
+        """A reader for `spark.read`. It takes filters only where the session pushes them, or Spark would refuse it."""
+        # Spark pushes filters in a worker with this module, which runs only where the session allows it.
         pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
         options = self._reading(schema)
         why = self.only_streams(options)
         if why is not None:
             raise OptionError(f"there is nothing that could be read at once: {why}, or use readStream.")
-        return (PushingReader if pushes else BatchReader)(type(self), options, schema)
+        reader_type = PushingReader if pushes else BatchReader
+        return reader_type(type(self), options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader[Read]:  # noqa: N802 - Spark's name
         """A reader for `spark.readStream`."""
@@ -145,10 +146,10 @@ class Connector(spark.DataSource, Generic[Read, Write]):
         return StreamReader(type(self), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter[Write]:
-        """A writer for `df.write`, with an identity of its own: only retries inside this write are known again."""
-        made = self._batch_writer(schema, overwrite)
-        made.check()
-        return made
+        """A writer for `df.write`, with a new name: only retries inside this write are known again."""
+        writer = self._batch_writer(schema, overwrite)
+        writer.check()
+        return writer
 
     def _batch_writer(self, schema: StructType, overwrite: bool) -> BatchWriter[Write]:
         if not is_insert(schema):
@@ -168,7 +169,7 @@ class Connector(spark.DataSource, Generic[Read, Write]):
 
     def _writing(self, schema: StructType, overwrite: bool, way: str) -> tuple[Write, pa.Schema]:
         self._only_appends(overwrite)
-        # These columns may come from a table of ours, but this is no write to it: its options are not for us.
+        # These columns may come from a table of ours, but the rows go elsewhere: its options do not apply.
         options = cast(Write, self._effective(schema, self.sink_options_type, way, of_table=False))
         columns = arrow_schema(schema)
         self.open_sink(options, columns)  # refuses columns before any task runs
@@ -184,36 +185,37 @@ class Connector(spark.DataSource, Generic[Read, Write]):
         return self.shaped(options, arrow_schema(schema))
 
     def _effective(self, schema: StructType, model: type[Model] | None, way: str, *, of_table: bool) -> Model:
-        given = dict(self.options)
+        """The options of the user. With `of_table`, also those of the table that the schema belongs to."""
+        raw = dict(self.options)
         if model is not None and of_table:
-            given = recall(schema, model, given)
-        if not {name.lower() for name in given} - {name.lower() for name in SPARKS_OWN}:
+            raw = recall(schema, model, raw)
+        if not {name.lower() for name in raw} - {name.lower() for name in SPARKS_OWN}:
             raise OptionError(_no_options(self.format, schema, way))
         if model is not None:
-            _refuse_shown(model, given)
-        return self._parse(model, given)
+            _refuse_shown(model, raw)
+        return self._parse(model, raw)
 
     @classmethod
-    def parse(cls, given: Mapping[str, object]) -> Read:
+    def parse(cls, raw: Mapping[str, object]) -> Read:
         """The options to read with, or an OptionError."""
-        return cast(Read, cls._parse(cls.options_type, given))
+        return cast(Read, cls._parse(cls.options_type, raw))
 
     @classmethod
-    def parse_sink(cls, given: Mapping[str, object]) -> Write:
+    def parse_sink(cls, raw: Mapping[str, object]) -> Write:
         """The options to write with, or an OptionError."""
-        return cast(Write, cls._parse(cls.sink_options_type, given))
+        return cast(Write, cls._parse(cls.sink_options_type, raw))
 
     @classmethod
-    def _parse(cls, model: type[Model] | None, given: Mapping[str, object], ignore: Sequence[str] = ()) -> Model:
+    def _parse(cls, model: type[Model] | None, raw: Mapping[str, object], ignore: Sequence[str] = ()) -> Model:
         if model is None:
             raise OptionError(f"{cls.format} can be {'written' if cls.sink_options_type else 'read'} only.")
-        if "path" in given:
+        if "path" in raw:
             raise OptionError(f"{cls.format} takes no path in load() or save(): give it as an option.")
-        return model.parse(cls.format, given, ignore=(*SPARKS_OWN, *ignore), elsewhere=cls._other_way(model))
+        return model.parse(cls.format, raw, ignore=(*SPARKS_OWN, *ignore), elsewhere=cls._other_way(model))
 
     @classmethod
     def _other_way(cls, model: type[Options]) -> dict[str, str]:
-        """What to say of an option of the sink where rows are read, and the other way round."""
+        """Errors for options of the sink where rows are read, and the other way round, by their names."""
         reads = model is cls.options_type
         other = cls.sink_options_type if reads else cls.options_type
         if other is None:
@@ -224,9 +226,9 @@ class Connector(spark.DataSource, Generic[Read, Write]):
         known = spellings(model)
 
         def alike(spelt: str) -> str:
-            """One letter more or less, as in subject and subjects, may be the option that was meant."""
-            found = known.get(f"{spelt}s") or known.get(spelt.removesuffix("s"))
-            return f" To {here}, the option is '{shown(model, found)}'." if found else ""
+            """A hint at an option with one `s` more or less, such as subject and subjects; else empty."""
+            name = known.get(f"{spelt}s") or known.get(spelt.removesuffix("s"))
+            return f" To {here}, the option is '{shown(model, name)}'." if name else ""
 
         return {
             spelt: f"option '{shown(other, name)}' is for the {whose} of {cls.format}, and this is a {here}. "
@@ -235,12 +237,12 @@ class Connector(spark.DataSource, Generic[Read, Write]):
         }
 
 
-def _refuse_shown(model: type[Options], given: Mapping[str, str]) -> None:
-    """Refuse a secret that Spark would not hide, before there is a plan to show it in."""
+def _refuse_shown(model: type[Options], raw: Mapping[str, str]) -> None:
+    """Refuse a secret that Spark would not hide, before there is a plan that shows it."""
     known, hidden = spellings(model), secrets(model)
-    # Only sessions of Spark Connect have such an id: they keep what their users upload apart from one another.
+    # Only sessions of Spark Connect have such an id: it separates the files that their users upload.
     is_connect = os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default") != "default"
-    for key, value in given.items():
+    for key, value in raw.items():
         name = known.get(key.lower())
         if name not in hidden:
             continue
@@ -259,18 +261,19 @@ def _refuse_shown(model: type[Options], given: Mapping[str, str]) -> None:
 
 
 def _no_options(format: str, schema: StructType, way: str) -> str:
-    """What to say where nothing was given, which a user who made a table cannot understand. `way`: read, write or
-    writeStream.
+    """The error text where there are no options. The user may have given them to a table, and Spark dropped them.
+
+    `way`: read, write or writeStream.
     """
-    made = f"CREATE TABLE t USING {format} OPTIONS (...)"
-    forgot = (
+    create = f"CREATE TABLE t USING {format} OPTIONS (...)"
+    dropped = (
         f"the table was made by a CREATE TABLE that lists columns or has AS SELECT: Spark drops all options of such a "
-        f"table. Drop it and write {made} alone; its columns come by themselves"
+        f"table. Drop it and write {create} alone; its columns come by themselves"
     )
     if way == "read":
         return (
             f"{format} was given no options, so it does not know what to read. Add them: "
-            f"spark.read.format('{format}').option(...). If this is a table, {forgot}."
+            f"spark.read.format('{format}').option(...). If this is a table, {dropped}."
         )
     if way == "writeStream":
         return (
@@ -279,12 +282,12 @@ def _no_options(format: str, schema: StructType, way: str) -> str:
             "writeStream.option(...).toTable('t'), as Spark does not tell a streaming query the options of its table."
         )
     names = [name for name in schema.names if name in ("value", "subject")] or schema.names[:2]
-    some = ", ".join(names)
+    listed = ", ".join(names)
     return (
         f"{format} was given no options, so it does not know where to write. In df.write.format('{format}'), add them: "
         f".option(...). In an INSERT or a writeTo there are two causes. First: the rows have all columns of the table, "
         "with the same names and types, as in INSERT INTO t SELECT * FROM t. Spark then does not say which table it "
-        f"writes to. Name only the columns that you write: INSERT INTO t ({some}) SELECT {some} FROM ... Or, to write "
-        f"all of them, give one another name, as an INSERT goes by their order: SELECT {names[0]} AS "
-        f"new_{names[0]}, ... Second: {forgot}."
+        f"writes to. Name only the columns that you write: INSERT INTO t ({listed}) SELECT {listed} FROM ... Or, to "
+        f"write all of them, give one another name, as an INSERT goes by their order: SELECT {names[0]} AS "
+        f"new_{names[0]}, ... Second: {dropped}."
     )

@@ -1,4 +1,4 @@
-"""The rows that Spark hands to a writer, told apart from rows that were cut off. Knows Spark's Python worker.
+"""Notices where the rows that Spark hands to a writer were cut off. Knows Spark's Python worker; no server.
 
 When a query is stopped, or what feeds a task fails, Spark closes the worker's socket. Arrow takes that for the end of
 the rows, so a sink would finish a part as if it were the whole. A complete input is followed by one more word of
@@ -18,7 +18,7 @@ log = logging.getLogger("penstock")
 
 
 def whole(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches; an Interrupted where they end before the input does. To be called by the task's own thread."""
+    """The same batches. An Interrupted where they were cut off. Must be called by the task's own thread."""
     return _checked(batches, _socket())
 
 
@@ -33,7 +33,7 @@ def _checked(batches: Iterator[pa.RecordBatch], socket: Any) -> Iterator[pa.Reco
 
 
 def _socket() -> Any:
-    """What this worker reads from: the argument of the `main` that runs it."""
+    """The file that this worker reads from: an argument of `main` on the stack. None in an unknown worker."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "main" and {"infile", "outfile"} <= frame.f_locals.keys():

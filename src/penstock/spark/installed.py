@@ -33,14 +33,14 @@ def spark_version() -> str | None:
     if (loaded := sys.modules.get("pyspark")) is not None:
         return str(getattr(loaded, "__version__", _UNKNOWN))
     try:
-        found = importlib.util.find_spec("pyspark")
-    except ValueError:  # somebody forbade it
+        spec = importlib.util.find_spec("pyspark")
+    except ValueError:  # sys.modules has None in its place
         return None
-    if found is None or found.origin is None:  # a folder that happens to have this name
+    if spec is None or spec.origin is None:  # a folder that happens to have this name
         return None
     try:
-        file = os.path.join(os.path.dirname(found.origin), "version.py")  # on a cluster, inside of a zip
-        text = found.loader.get_data(file).decode()  # type: ignore[union-attr] # as those of files and zips have it
+        file = os.path.join(os.path.dirname(spec.origin), "version.py")  # on a cluster, inside of a zip
+        text = spec.loader.get_data(file).decode()  # type: ignore[union-attr] # as those of files and zips have it
     except (OSError, AttributeError, UnicodeDecodeError):
         return _UNKNOWN
     match = re.search(r"""^__version__\b[^=]*=\s*["']([^"']+)""", text, re.MULTILINE)
@@ -48,6 +48,6 @@ def spark_version() -> str | None:
 
 
 def too_old(version: str) -> bool:
-    """Whether it lacks what Penstock is built on."""
+    """Whether a Spark is older than Penstock needs. An unknown version is not."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return match is not None and (int(match[1]), int(match[2])) < NEEDED

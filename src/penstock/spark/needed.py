@@ -1,4 +1,4 @@
-"""Imported before pyspark by what is nothing without it: where there is none, this says what to install."""
+"""Import this before pyspark. Without a usable Spark it raises an error that says what to install."""
 
 from penstock.spark.installed import require_spark
 

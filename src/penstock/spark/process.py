@@ -1,4 +1,4 @@
-"""What is done once in each of Spark's Python processes."""
+"""What each of Spark's Python processes does once. Knows no server."""
 
 import gc
 
@@ -6,10 +6,10 @@ from penstock.kit.process_cache import shared
 
 
 def settle_in() -> None:
-    """Once in a process of Spark's: take what is imported out of the garbage collector's sight.
+    """Exclude imported modules from garbage collection, once in a process.
 
-    Spark's workers collect garbage after every task, and look at every object of every module for it: 57 ms
-    of a core, where the reading of a small batch takes 4.
+    Spark's workers collect garbage after every task, and go through every object of every module for it. That takes
+    57 ms of a core; to read a small batch takes 4.
     """
     shared("settled", _freeze)
 

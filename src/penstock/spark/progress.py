@@ -1,4 +1,4 @@
-"""What a query did and how far it is, as its user can ask for it: lag and figures. Knows Spark's progress events.
+"""Lag and figures of a query, for its user. Knows Spark's progress events and accumulators; no server.
 
 Spark has two places for figures of a Python source or sink. What the driver counts goes with each progress event, as
 `sources[].latestOffset.metrics`. What tasks count goes into an accumulator, where the session has one: a session of
@@ -14,31 +14,31 @@ from penstock.kit.figures import Figures
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Of each query and way, read or write, what its tasks counted. Batch reads and writes have no query: its id is empty.
+# Counters of tasks, by the id of their query and "read" or "write". The id is empty for batch reads and `df.write`.
 Counted = dict[tuple[str, str], dict[str, float]]
 
 
 class FiguresAccumulator(Protocol):
-    """An accumulator of Spark: tasks add to it, and the driver has its value."""
+    """An accumulator of Spark: tasks add to it, and the driver reads its value."""
 
     value: Counted
 
     def add(self, term: Counted) -> None:
-        """Add what a task counted; it arrives when the task has succeeded."""
+        """Add what a task counted. Spark delivers it only if the task succeeds."""
 
 
 def lag(query: "StreamingQuery") -> list[dict[str, int]]:
-    """For each source of a streaming query, how many positions of each stream lie ahead of it, by the last progress
-    event. A position need not have a record: deleted records, and those that a filter leaves out, count as well.
+    """How many positions of each stream are still unread, for each source of a streaming query, by the last progress
+    event. Positions of deleted records and of records that a filter leaves out count as well.
 
-    A source that is not ours has an empty entry. Before the first event the list is empty.
+    The entry of a source that is not ours is empty. Before the first event the list is empty.
     """
     return [_ahead(_json(source.endOffset), _json(source.latestOffset)) for source in _sources(query)]
 
 
 def figures(query: "StreamingQuery") -> dict[str, dict[str, float]]:
-    """What a streaming query did: `driver`, by the last progress event, and `read` and `write`, its tasks since the
-    session began, which is known where `penstock.register` has prepared the session. What is zero is left out.
+    """What a streaming query did. `driver`: by the last progress event. `read` and `write`: by its tasks since the
+    session began; empty unless `penstock.register` has prepared the session. Counters that are zero are left out.
     """
     driver = Figures()
     for source in _sources(query):
@@ -60,9 +60,9 @@ def accumulate(context: Any) -> FiguresAccumulator:
 
         def addInPlace(self, value1: Counted, value2: Counted) -> Counted:  # noqa: N802 - Spark's name
             for key, more in value2.items():
-                mine = value1.setdefault(key, {})
+                totals = value1.setdefault(key, {})
                 for name, number in more.items():
-                    mine[name] = mine.get(name, 0) + number
+                    totals[name] = totals.get(name, 0) + number
             return value1
 
     if not _accumulators or _contexts[-1] is not context:
@@ -76,7 +76,7 @@ _accumulators: list[FiguresAccumulator] = []
 
 
 def report(accumulator: FiguresAccumulator | None, way: str, counted: Mapping[str, float]) -> None:
-    """Hand what a task counted to the driver, if somebody there adds it up. In the task."""
+    """In a task: send what it counted to the driver, if there is an accumulator."""
     if accumulator is None or not counted:
         return
     from pyspark import TaskContext

@@ -1,6 +1,6 @@
-"""What Spark asks of a reader, handed to the planner and to sources.
+"""Spark's readers: they ask the planner for batches, and sources for rows. Knows no server.
 
-Readers are pickled and made anew all the time: they keep options, and open a Source when first needed.
+Spark pickles readers and makes new ones often: they only keep options, and open a Source when it is first needed.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -30,14 +30,14 @@ from penstock.spark.schema import arrow_schema
 if TYPE_CHECKING:
     from penstock.spark.connector import Connector
 
-# Filters may be pushed by wall-clock time, but servers' clocks differ a little after a change of leader.
+# Microseconds read beyond a filter on `timestamp`: after a change of leader, the clock of another server counts.
 CLOCK_SLACK = 60_000_000
-# Rows that travel inside a partition are part of the message that starts its task, and Spark refuses one of 128 MB.
+# Bytes of rows inside a partition. They are part of the message that starts a task, and Spark refuses one of 128 MB.
 PIECE = 8 << 20
 
 
 class Partition(spark.InputPartition):
-    """What travels to a task: ranges, and where the source itself holds the rows, these, in Arrow's own format."""
+    """What a task reads: ranges. `rows` has the rows themselves, as Arrow's IPC stream, if the source is Holding."""
 
     def __init__(self, ranges: tuple[Range, ...], rows: bytes | None = None):
         self.ranges, self.rows = ranges, rows
@@ -50,7 +50,7 @@ Read = TypeVar("Read", bound=ReadOptions)
 
 
 class _Reading(Generic[Read]):
-    """What both kinds of reader share: options that travel, a source that does not."""
+    """What both kinds of reader share: options, which are pickled, and a source, which is not."""
 
     default_start: ClassVar[str]
 
@@ -69,7 +69,7 @@ class _Reading(Generic[Read]):
         return self.__dict__ | {"_planner": None}
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition. Spark hands None to a batch read that has none."""
+        """The rows of a partition. Spark passes None where a batch read has no partitions."""
         if not isinstance(partition, Partition):
             return
         settle_in()
@@ -92,19 +92,17 @@ class _Reading(Generic[Read]):
 
 
 class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Structured Streaming's questions, handed to the planner."""
+    """The reader of a streaming query."""
 
     default_start = "latest"
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The row limit; the others are kept inside `latestOffset`, as Spark passes only one."""
+        """The limit of rows. Spark passes only one limit, so the planner applies the others."""
         rows = self.options.max_records_per_trigger
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Stop at what is there now. A source that holds its rows has none before it listens, and would take some for
-        nothing.
-        """
+        """Stop at the records stored now. An error for a Holding source, which has no rows before it listens."""
         if isinstance(self.planner.source, Holding):
             raise OptionError(
                 "trigger(availableNow=True) stops at what is there when the query starts, and this source has nothing "
@@ -114,7 +112,7 @@ class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTrigger
         self.planner.freeze()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query starts, marked as not yet in the log."""
+        """Where a new query starts. Marked as fresh, as it is not in Spark's log yet."""
         return self.planner.initial()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -122,13 +120,11 @@ class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTrigger
         return self.planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The head, for lag. Spark shows it in progress events and keeps it nowhere: the figures of this process go
-        with it.
-        """
+        """Where streams end, and the figures of this process. Spark only shows it in progress events."""
         return self.planner.head() | {"metrics": {"lag": self.planner.lag(), **so_far().as_json()}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Partition]:
-        """The tasks between two positions; the same for ever."""
+        """The tasks between two checkpoints. Always the same for the same two."""
         tasks = self.planner.tasks(start, end)
         source = self.planner.source
         if not isinstance(source, Holding):
@@ -137,17 +133,17 @@ class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTrigger
         return [Partition(ranges, rows) for ranges in tasks for rows in _packed(schema, source, ranges)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has the rows before `end` for good."""
+        """Spark will never read rows before `end` again."""
         self.planner.source.commit(Checkpoint.decode(end).positions)
 
     def stop(self) -> None:
-        """Close what was opened. Spark seldom calls this: it ends the process instead."""
+        """Close the source. Spark seldom calls this: it ends the process instead."""
         if self._planner is not None:
             self._planner.source.close()
 
 
 class BatchReader(_Reading[Read], spark.DataSourceReader):
-    """A bounded read: one batch from the start that the options ask for to the end."""
+    """A batch read, from the start to the end that the options say."""
 
     default_start = "earliest"
 
@@ -156,8 +152,8 @@ class BatchReader(_Reading[Read], spark.DataSourceReader):
         self.predicates: list[Predicate] = []
 
     def partitions(self) -> Sequence[Partition]:
-        """The tasks of the read, without what the predicates rule out."""
-        # maxRecords counts rows from the start, whatever becomes of them afterwards.
+        """The tasks of the read, without ranges that the predicates rule out."""
+        # maxRecords counts rows before they are filtered.
         if self.options.max_records is not None or not self.connector.pushes(self.options):
             self.predicates = []
         narrowed = self.connector.narrow(self.options, self.predicates)
@@ -167,6 +163,7 @@ class BatchReader(_Reading[Read], spark.DataSourceReader):
         return [Partition(ranges) for ranges in self.planner.once(self._window)]
 
     def _window(self, shard: str, bound: Bound) -> tuple[int, int]:
+        """The first position of a shard to read, and the end, by the predicates."""
         low, high = bound.first, bound.next
         for column, test, value in self.predicates:
             if column == "sequence":
@@ -187,7 +184,7 @@ class PushingReader(BatchReader[Read]):
     """A batch reader where the session has spark.sql.python.filterPushdown.enabled."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 - Spark's name
-        """Note what can narrow the read, and hand every filter back: Spark checks them all again."""
+        """Keep the filters that can narrow the read. Returns all of them, so that Spark checks them again."""
         self.predicates = [p for p in map(_predicate, filters) if p is not None]
         return filters
 
@@ -201,7 +198,7 @@ def _rows(source: Source, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
 
 
 def _packed(schema: pa.Schema, source: Holding, ranges: Sequence[Range]) -> Iterator[bytes]:
-    """The rows of the ranges, in pieces that a task can be sent with; the same pieces for the same rows."""
+    """The rows of the ranges, in pieces small enough for a partition. The same pieces for the same rows."""
     batches = [batch for span in ranges for batch in source.ship(span)]
     if not batches:
         return
@@ -225,6 +222,7 @@ _TESTS: dict[type[spark.Filter], Any] = {
 
 
 def _predicate(filter: Any) -> Predicate | None:
+    """A filter of Spark as a predicate; None where it cannot narrow a read."""
     test = _TESTS.get(type(filter))
     value = getattr(filter, "value", None)
     if test is None or value is None or len(filter.attribute) != 1:
@@ -241,7 +239,7 @@ def _micros(moment: datetime) -> int:
 
 
 def _chosen(asked: StructType, own: pa.Schema, format: str) -> list[str] | None:
-    """The columns to keep: None for all. A user may name some of ours in `.schema()`, not others."""
+    """The columns to keep; None for all. `.schema()` may name some of our columns, and no others."""
     arrow = arrow_schema(asked)
     for field in arrow:
         if field.name not in own.names:

@@ -1,5 +1,5 @@
-"""Spark's columns as Arrow's, also those that Spark cannot hand to Python: whoever looks at columns should be able to
-say what is wrong with all of them at once.
+"""Spark's columns as Arrow's. Those that Spark cannot hand to Python have a stand-in, so that one error can name all
+columns that are wrong. Knows no server.
 """
 
 import pyarrow as pa
@@ -9,17 +9,17 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from penstock.errors import OptionError
 
-# In the place of what Arrow has no type for. Nobody takes it.
+# The stand-in for a type that Arrow does not have. No sink takes it.
 STRANGE = pa.month_day_nano_interval()
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns. Where Spark has no way to hand one over, its type is made of one that nobody takes."""
+    """The columns. One that Spark cannot hand over has STRANGE in its type."""
     return pa.schema([_handed_over(field) or pa.field(field.name, _like(field.dataType)) for field in schema.fields])
 
 
 def refuse_strange(schema: StructType) -> None:
-    """Refuse all columns that Spark cannot hand over: for those that a sink would take, whatever their type."""
+    """Refuse all columns that Spark cannot hand over. For columns that a sink takes whatever their type."""
     strange = [field for field in schema.fields if _handed_over(field) is None]
     if not strange:
         return
@@ -35,8 +35,8 @@ def refuse_strange(schema: StructType) -> None:
 
 
 def _handed_over(field: StructField) -> pa.Field | None:
-    """A column as Spark makes it; None where it cannot. It may also fail in Arrow, as with the elements of `array()`,
-    which have no type and are never null.
+    """A column as Spark hands it over; None where it cannot. Arrow may refuse it too, as with `array()`, whose elements
+    have no type and are never null.
     """
     try:
         return to_arrow_schema(StructType([field]), timezone="UTC").field(0)
@@ -45,7 +45,7 @@ def _handed_over(field: StructField) -> pa.Field | None:
 
 
 def _like(kind: DataType) -> pa.DataType:
-    """Nearly the same type, for a column that cannot be handed over."""
+    """The type of a column that cannot be handed over, with STRANGE in place of what Arrow does not have."""
     if isinstance(kind, ArrayType):
         return pa.list_(pa.field("element", _like(kind.elementType)))
     if isinstance(kind, MapType):
@@ -53,5 +53,5 @@ def _like(kind: DataType) -> pa.DataType:
         return pa.map_(STRANGE if pa.types.is_null(key) else key, _like(kind.valueType))
     if isinstance(kind, StructType):
         return pa.struct([pa.field(field.name, _like(field.dataType)) for field in kind.fields])
-    made = _handed_over(StructField("", kind))
-    return STRANGE if made is None else made.type
+    field = _handed_over(StructField("", kind))
+    return STRANGE if field is None else field.type

@@ -1,4 +1,4 @@
-"""A SparkSession with the settings that Penstock was measured with. Any other works too, but starts slower."""
+"""A SparkSession with the settings that Penstock was measured with. Any other session works too, but starts slower."""
 
 import os
 import re
@@ -29,19 +29,19 @@ ON_ONE_MACHINE = {
     ),
 }
 REDACTION = "spark.sql.redaction.options.regex"
-# What slips by Spark's own words for secrets: names that are not those in the documentation, and addresses with a user.
+# Secrets that Spark's own words do not hide: names of options outside of Spark, and addresses with a password.
 HIDES = "(?i:seed|encryption.?key|credential|://[^/@]*@)"
 
 
 def hide_secrets(spark: Any) -> None:
-    """Let a session hide more of the options that it shows in plans, besides what it hides already."""
-    given = spark.conf.get(REDACTION)
-    if HIDES not in given:
-        spark.conf.set(REDACTION, f"{given}|{HIDES}")
+    """Let a session hide more options in the plans that it shows. What it hides already stays hidden."""
+    pattern = spark.conf.get(REDACTION)
+    if HIDES not in pattern:
+        spark.conf.set(REDACTION, f"{pattern}|{HIDES}")
 
 
 def require_java() -> str:
-    """The version of a Java that Spark can use; without one, an error that says what to install."""
+    """The version of Java. An error that says what to install, where there is none that Spark can use."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     install = (
@@ -50,8 +50,8 @@ def require_java() -> str:
     )
     if java is None or not Path(java).exists():
         raise OptionError(f"there is no Java {'at JAVA_HOME=' + home if home else 'on the PATH'}. {install}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(\d+)', said)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(\d+)', output)
     if not match or int(match[1]) < 17:
         raise OptionError(f"{java} is Java {match[1] if match else 'of an unknown version'}. {install}")
     return match[1]
@@ -86,8 +86,8 @@ def local_session(
         settings = ON_ONE_MACHINE | settings
     if quiet:
         option = f"-Dlog4j2.configurationFile=file:{folder}/quiet.properties"
-        given = settings.get("spark.driver.extraJavaOptions", "")
-        settings["spark.driver.extraJavaOptions"] = f"{given} {option}".strip()
+        others = settings.get("spark.driver.extraJavaOptions", "")
+        settings["spark.driver.extraJavaOptions"] = f"{others} {option}".strip()
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -1,4 +1,4 @@
-"""What Spark asks of a writer, handed to sinks."""
+"""Spark's writers: they open sinks and hand rows to them. Knows no server."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ log = logging.getLogger("penstock")
 
 @dataclass
 class Done(spark.WriterCommitMessage):
-    """What travels from a task to the driver: its receipt, and what was counted while it was written."""
+    """What a task sends to the driver: its receipt, and its counters."""
 
     receipt: Receipt
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -41,10 +41,10 @@ class _Writing(Generic[Write]):
 
     def __init__(self, connector: "type[Connector[Any, Write]]", options: Write, columns: pa.Schema):
         self.connector, self.options, self.columns = connector, options, columns
-        self.ends: Offsets | None = None  # before the first row; None where nobody knows
+        self.ends: Offsets | None = None  # where logs ended before a `df.write`; None for a streaming query
 
     def check(self) -> None:
-        """Reach the server: whoever writes to a wrong address should know at once, not after reconnectTimeout."""
+        """Reach the server, so that a wrong address is an error at once, not after reconnectTimeout."""
         sink = self._open()
         try:
             at_once(sink.check)
@@ -75,29 +75,29 @@ class _Writing(Generic[Write]):
         if receipt.rows != rows:
             raise ProtocolError(f"{origin} was given {rows:,} rows, but has a receipt for {receipt.rows:,}: {receipt}.")
         count(rows=receipt.rows, bytes=receipt.size, already_there=receipt.known)
-        done = (so_far() - before).as_json()
-        report(self.connector.accumulator, "write", done)
-        return Done(receipt, done)
+        figures = (so_far() - before).as_json()
+        report(self.connector.accumulator, "write", figures)
+        return Done(receipt, figures)
 
     def _commit(self, messages: Sequence[Any], batch: int | None) -> None:
         done: list[Done] = [message for message in messages if message is not None]
         receipts, before = [each.receipt for each in done], so_far()
 
-        def once() -> None:
+        def attempt() -> None:
             sink = self._open()
             try:
                 sink.commit(receipts, batch)
             finally:
                 sink.close()
 
-        self.options.retry("finishing a batch").run(once)
+        self.options.retry("finishing a batch").run(attempt)
         of_tasks = sum((Figures.of_json(each.figures) for each in done), Figures())
         log.info("what was written: %s", (of_tasks + so_far() - before).as_json())
 
     def _abort(self, messages: Sequence[Any]) -> None:
-        """Nothing is taken back: what is written is said, and is known again when the batch is written anew.
+        """Log what was written, as it is not taken back. A retry of the batch does not write it again.
 
-        Of rows that travel in the receipt nothing is said: no task wrote them, only a commit in the driver does.
+        Rows inside a receipt are not logged: only a commit writes them.
         """
         for message in messages:
             if message is not None and message.receipt.rows and message.receipt.packed is None:
@@ -105,10 +105,10 @@ class _Writing(Generic[Write]):
 
 
 class StreamWriter(_Writing[Write], spark.DataSourceStreamArrowWriter):
-    """The writer of a streaming query: its rows are known again in every run of the query."""
+    """The writer of a streaming query. Tasks keep their names in every run of the query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
-        """Write a partition of a micro-batch. Its name is the same in every attempt and every replay."""
+        """Write a partition of a micro-batch. Its origin is the same in every attempt and every replay."""
         task = TaskContext.get()
         assert task is not None
         query = task.getLocalProperty("sql.streaming.queryId")
@@ -121,7 +121,7 @@ class StreamWriter(_Writing[Write], spark.DataSourceStreamArrowWriter):
         return self._write(iterator, origin)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks are done; Spark will note so after this."""
+        """All tasks are done. Spark writes this to its commit log afterwards."""
         self._commit(messages, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -137,7 +137,7 @@ class BatchWriter(_Writing[Write], spark.DataSourceArrowWriter):
         self.query = query
 
     def check(self) -> None:
-        """Reach the server, and note where its logs end before the first row: Spark hands the writer to every task."""
+        """Reach the server, and note where its logs end. Spark sends the writer with this to every task."""
         super().check()
         sink = self._open()
         try:
@@ -152,7 +152,7 @@ class BatchWriter(_Writing[Write], spark.DataSourceArrowWriter):
         return self._write(iterator, Origin(self.query, 0, task.partitionId()))
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """All tasks are done, and nobody will ask for this write again."""
+        """All tasks are done. This write is never replayed."""
         self._commit(messages, None)
 
     def abort(self, messages: Sequence[Any]) -> None:
