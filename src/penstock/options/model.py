@@ -29,14 +29,13 @@ from penstock.options.types import duration, is_size, size
 
 log = logging.getLogger("penstock")
 
-# What no line of a protocol and no header can carry: the ends of lines would begin another one. Half a surrogate is no
-# character at all, and has no bytes.
+# Characters that must not get into a line of a protocol or a header: the end of a line would begin another one. Half a
+# surrogate cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# Before a secret, this makes Spark hide it, whatever the option is called.
+# Spark hides a value that begins so, whatever the name of the option.
 SECRET = "secret:"
 
-
-# What is declared of an option beside its type, default and meaning.
+# What `option` declares besides the default, the meaning and an example.
 _EXTRAS = ("env", "place", "lines", "hidden_as", "instead")
 
 
@@ -51,12 +50,12 @@ def option(
     hidden_as: str | None = None,
     instead: str | None = None,
 ) -> Any:
-    """One option: its default (none: required), what it means, an example where the name is not enough, and the
-    environment variable that is asked where nothing was given. That is read on the driver: options travel.
-    `place`: whether it says where the server is, which then gets to see the secrets. `lines`: whether it may have
-    several lines; no other text may hold a control character. `hidden_as`: the name of a secret in Spark, which hides
-    by names; its own goes on working elsewhere. `instead`: the option that took its place: this one
-    is understood for one more version, with a warning.
+    """Declare one option. Without a default it is required.
+
+    `env`: the environment variable to use where the option is not set, read on the driver. `place`: it says where the
+    server is, which gets to see the secrets. `lines`: it may have several lines; other text may have no control
+    characters. `hidden_as`: the name of a secret in Spark, which hides options by name; outside of Spark, its own name
+    works too. `instead`: the option that replaces this one, which works for one more version, with a warning.
     """
     if env:
         doc = f"{doc} Also from the environment variable `{env}`."
@@ -76,7 +75,7 @@ class Options(BaseModel):
         frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, hide_input_in_errors=True
     )
 
-    # What to say of names that are often given and are no options here, in lower case.
+    # Errors for names that are often taken for options, by the name in lower case.
     no_options: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -87,8 +86,9 @@ class Options(BaseModel):
         ignore: Iterable[str] = (),
         elsewhere: Mapping[str, str] | None = None,
     ) -> Self:
-        """The options of `owner` from text. An unknown name, a wrong or a missing value is an OptionError. `elsewhere`:
-        what to say of names, in lower case, that mean something in another place.
+        """The options of `owner` from text. An OptionError for an unknown name, and for a wrong or missing value.
+
+        `elsewhere`: errors for options of something else, by the name in lower case.
         """
         known = spellings(cls)
         skipped, hidden = {name.lower() for name in ignore}, secrets(cls)
@@ -136,22 +136,20 @@ class Options(BaseModel):
         return self
 
     def _unspeakable(self, name: str, text: str) -> str | None:
-        """Why a text could say something to the server that is no value, without the text: it may be a secret."""
+        """Why a text must not be sent to a server; None where it may. Does not show the text, as it may be a secret."""
         if _extra(type(self).model_fields[name], "lines"):
             text = re.sub(r"[\t\r\n]", " ", text)
-        found = _CONTROL.search(text)
-        return (
-            f"has the control character U+{ord(found[0]):04X}, which no server may be sent: take it out"
-            if found
-            else None
-        )
+        match = _CONTROL.search(text)
+        if match is None:
+            return None
+        return f"has the control character U+{ord(match[0]):04X}, which no server may be sent: take it out"
 
     def retry(self, what: str) -> Retry:
-        """How often `what` may be tried again after a lost connection: never, unless the options say so."""
+        """The retries of `what` after a lost connection. None here; connections have options for it."""
         return Retry(what, attempts=0)
 
     def reveal(self, name: str) -> str | None:
-        """The value of an option, secret or not, from the option itself or from the file it names, read now."""
+        """The value of an option, also of a secret: its own, or what its file has now."""
         value: SecretStr | str | None = getattr(self, name)
         if value is not None:
             return value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -169,7 +167,7 @@ class Options(BaseModel):
         return text
 
     def giver(self, name: str) -> str:
-        """The option that a value which `reveal` gives comes from, as users write it."""
+        """The name of the option that `reveal` takes a value from, as users write it."""
         in_file = getattr(self, name) is None and getattr(self, f"{name}_file", None) is not None
         return alias(f"{name}_file") if in_file else shown(type(self), name)
 
@@ -182,7 +180,7 @@ class Options(BaseModel):
 
 
 def alias(name: str) -> str:
-    """The user's spelling of a field."""
+    """The name of a field as users write it."""
     return to_camel(name)
 
 
@@ -192,12 +190,12 @@ def secrets(model: type[Options]) -> set[str]:
 
 
 def shown(model: type[Options], name: str) -> str:
-    """The spelling of a field that is told to users: they mostly write it in Spark."""
+    """The name of a field in documentation and errors: the one to use in Spark."""
     return _extra(model.model_fields[name], "hidden_as") or alias(name)
 
 
 def spellings(model: type[Options]) -> dict[str, str]:
-    """The field behind every spelling that is understood, in lower case."""
+    """The fields, by every name that users may write, in lower case."""
     fields = model.model_fields
     return {spelt.lower(): name for name in fields for spelt in (alias(name), shown(model, name))}
 
@@ -213,7 +211,7 @@ def _extra(field: FieldInfo, key: str) -> Any:
 
 
 def _texts(value: Any) -> Iterable[str]:
-    """All text in the value of an option; a path is none, as it goes to nobody."""
+    """All text in the value of an option. A path is left out, as it is sent to no server."""
     if isinstance(value, SecretStr):
         return (value.get_secret_value(),)
     parts = value if isinstance(value, tuple | dict) else (value,)
@@ -245,7 +243,10 @@ def _property(raw: Mapping[str, Any], field: FieldInfo) -> dict[str, Any]:
     """One option, as pydantic describes it, without null: an option is left out instead."""
     described = {key: raw[key] for key in raw if key not in (*_EXTRAS, "title", "anyOf", "default")}
     kinds = [kind for kind in raw.get("anyOf", ()) if kind.get("type") != "null"]
-    described |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
+    if len(kinds) == 1:
+        described |= kinds[0]
+    elif kinds:
+        described["anyOf"] = kinds
     if field.default is not None and not field.is_required():
         plain = isinstance(field.default, bool | int) and not is_size(field.metadata)
         described["default"] = field.default if plain else _default(field)
@@ -282,10 +283,10 @@ def _unknown(key: str, owner: str, names: Sequence[str]) -> str:
 def _first_problem(error: ValidationError, owner: str, model: type[Options], given: Mapping[str, Any]) -> str:
     problem = error.errors(include_url=False)[0]
     name = str(problem["loc"][0]) if problem["loc"] else ""
-    told = next((shown(model, field) for field in model.model_fields if alias(field) == name), name)
+    label = next((shown(model, field) for field in model.model_fields if alias(field) == name), name)
     if problem["type"] == "missing":
         meaning = next(_meaning(n, f) for n, f in model.model_fields.items() if alias(n) == name)
-        return f"{owner} needs the option '{told}'. {meaning}"
+        return f"{owner} needs the option '{label}'. {meaning}"
     if problem["type"] == "value_error":
         reason = str(problem["ctx"]["error"])
     else:
@@ -294,7 +295,7 @@ def _first_problem(error: ValidationError, owner: str, model: type[Options], giv
     if not name:
         return f"{owner}: {reason}"
     hidden = {alias(n) for n in secrets(model)}
-    # An address may hold a password, which is just what may be wrong with it.
+    # An address may have a password in it, so it is not shown.
     if name in hidden or "@" in str(given[name]) or not reason.startswith("must"):
-        return f"option '{told}' {reason}"
-    return f"option '{told}' {reason}, but is {given[name]!r}"
+        return f"option '{label}' {reason}"
+    return f"option '{label}' {reason}, but is {given[name]!r}"

@@ -1,4 +1,4 @@
-"""The types of options: what text of a user becomes. Knows strings; knows no server, no Spark."""
+"""The types of options, and how they are parsed from text. Knows no server, no Spark."""
 
 import json
 import re
@@ -13,7 +13,9 @@ _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 
 
 
 def _split(value: Any) -> Any:
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 def _seconds(value: Any) -> Any:
@@ -49,8 +51,10 @@ def _micros(value: Any) -> Any:
 
 
 def _positions(value: Any) -> Any:
-    if not isinstance(value, str) or not value.lstrip().startswith("{"):
-        return value.strip().lower() if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("{"):
+        return value.strip().lower()
     try:
         positions = json.loads(value)
     except ValueError:
