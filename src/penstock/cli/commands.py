@@ -23,8 +23,8 @@ if not console.is_terminal:
 
 def _version(asked: bool) -> None:
     if asked:
-        for what, found in versions().items():
-            console.print(f"{what:<10}{found}", highlight=False, markup=False, soft_wrap=True)
+        for name, version in versions().items():
+            console.print(f"{name:<10}{version}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit
 
 
@@ -75,13 +75,13 @@ def peek(
 ) -> None:
     """Show the newest records, without starting Spark: penstock peek jetstream stream=ORDERS -n 10."""
     with _sentences():
-        given = {}
+        raw = {}
         for text in options or []:
             key, equals, value = text.partition("=")
             if not equals:
                 raise OptionError(f"'{text}' is no option: write name=value, such as stream=ORDERS.")
-            given[key] = value
-        rows = newest(connector(name), given, count)
+            raw[key] = value
+        rows = newest(connector(name), raw, count)
     if not rows:
         console.print("nothing there yet")
         return

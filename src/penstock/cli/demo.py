@@ -1,5 +1,5 @@
-"""The main job on one machine: made-up orders in an embedded server, a Spark query that writes their sums back, killed
-in the middle and started again, and the proof that no order was lost or counted twice.
+"""The demo: made-up orders in a server on this machine, and a Spark query that writes their sums back. The query is
+killed in the middle and started again, and the sums prove that no order was lost or counted twice.
 """
 
 import json
@@ -36,7 +36,7 @@ BATCHES = 5
 
 
 def run(console: Console, records: int, master: str) -> None:
-    """The whole demo; ends by itself, and takes everything with it that it started, also when it is told to end."""
+    """Run the whole demo. Ends every process that it started, also where a signal stops it."""
     require_java()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
@@ -44,7 +44,7 @@ def run(console: Console, records: int, master: str) -> None:
     bar = Progress(
         TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
-    # What Spark's Python workers write in the moment that they end may be in the way: this is no error.
+    # Spark's Python workers may still write while the folder is deleted, which is not an error.
     temporary = tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True)
     with temporary as folder, NatsServer(Path(folder) / "nats") as server:
         console.print(f"nats-server runs on {server.url}, with its data in {folder}", highlight=False)
@@ -64,15 +64,15 @@ def run(console: Console, records: int, master: str) -> None:
         shown.add_row(f"{at:%H:%M:%S}", row["region"], f"{row['orders']:,}", f"{row['amount']:,.2f}")
     console.print(shown)
     counted = sum(row["orders"] for row in results)
-    once = {(row["window"], row["region"]): row["orders"] for row in results}
-    twice = counted - sum(once.values())
+    by_key = {(row["window"], row["region"]): row["orders"] for row in results}
+    twice = counted - sum(by_key.values())
     console.print(f"{records:,} published, {counted - twice:,} read, {twice:,} twice", style="bold", highlight=False)
     if counted != records or twice:
         raise ProtocolError("the demo did not count every order exactly once")
 
 
 def _end(number: int, frame: Any) -> None:
-    """Leave all blocks, which end what they began, as Ctrl-C does."""
+    """Leave all `with` blocks, as Ctrl-C does: they end what they started."""
     sys.exit(128 + number)
 
 
@@ -132,15 +132,20 @@ class _Job:
     def __init__(self, url: str, folder: Path, master: str, records: int):
         self.checkpoint, self.log = folder / "checkpoint", folder / "spark.log"
         self.records = records
-        self.told = {"url": url, "checkpoint": str(self.checkpoint), "master": master, "limit": records // BATCHES + 1}
+        self.arguments = {
+            "url": url,
+            "checkpoint": str(self.checkpoint),
+            "master": master,
+            "limit": records // BATCHES + 1,
+        }
 
     def run(self, progress: Callable[[int], None], kill_in: int | None = None) -> None:
-        """Until it ends, or to the middle of a batch."""
+        """Run it to its end, or kill it in the middle of batch `kill_in`."""
         process: subprocess.Popen[bytes] | None = None
         try:
             with self.log.open("ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "penstock.cli.demo", json.dumps(self.told)],
+                    [sys.executable, "-m", "penstock.cli.demo", json.dumps(self.arguments)],
                     stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
             while process.poll() is None:
@@ -172,17 +177,17 @@ class _Job:
             return 0
 
 
-def _spark_program(told: dict[str, Any]) -> None:
+def _spark_program(arguments: dict[str, Any]) -> None:
     """Sums by window and region, written to the second stream as each window closes."""
     from pyspark.sql import functions as f
 
-    spark = local_session("penstock-demo", told["master"], quiet=True, conf={"spark.sql.shuffle.partitions": "2"})
+    spark = local_session("penstock-demo", arguments["master"], quiet=True, conf={"spark.sql.shuffle.partitions": "2"})
     orders = (
         spark.readStream.format("jetstream")
-        .option("servers", told["url"])
+        .option("servers", arguments["url"])
         .option("stream", STREAM)
         .option("startingOffsets", "earliest")
-        .option("maxRecordsPerTrigger", told["limit"])
+        .option("maxRecordsPerTrigger", arguments["limit"])
         .load()
         .select(
             f.from_json(f.col("value").cast("string"), "id LONG, amount DOUBLE, at DOUBLE").alias("o"),
@@ -201,9 +206,9 @@ def _spark_program(told: dict[str, Any]) -> None:
     )
     query = (
         sums.writeStream.format("jetstream")
-        .option("servers", told["url"])
+        .option("servers", arguments["url"])
         .option("subject", "sums.{region}")
-        .option("checkpointLocation", told["checkpoint"])
+        .option("checkpointLocation", arguments["checkpoint"])
         .trigger(availableNow=True)
         .start()
     )

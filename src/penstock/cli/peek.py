@@ -23,7 +23,7 @@ def newest(connector: Any, given: dict[str, str], count: int) -> list[dict[str, 
         if getattr(options, name) is not None:
             raise OptionError(f"peek shows the newest records, and '{alias(name)}' does not change that. Leave it out.")
     source = connector.open_source(options)
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     try:
         for shard, bound in source.bounds().items():
             reach = count
@@ -34,12 +34,12 @@ def newest(connector: Any, given: dict[str, str], count: int) -> list[dict[str, 
                 if len(rows) >= count or span.start == bound.first or not len(span):
                     break
                 reach *= 8
-            found.append(rows)
+            tables.append(rows)
     finally:
         source.close()
-    if not found:
+    if not tables:
         return []
-    everything = pa.concat_tables(found)
+    everything = pa.concat_tables(tables)
     order = ("timestamp", "sequence") if connector.pushes(options) else ("_timestamp", "_sequence")
     sorting = [(name, "ascending") for name in order if name in everything.column_names]
     if sorting:
