@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_jsontext import KINDS, NAMES, PLAIN, shown, some
+from test_json import KINDS, NAMES, PLAIN, shown, some
 
 from penstock.arrow import ddl
 from penstock.clients.s2.records import Records

@@ -7,11 +7,13 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from penstock.kit import figures
+from penstock.planning.positions import Bound, Offsets, Range
 
 log = logging.getLogger("penstock")
 
@@ -146,3 +148,45 @@ def _piece(first: int, batch: pa.RecordBatch) -> _Piece:
     if batch.get_total_buffer_size() > batch.nbytes + COST:
         batch = pa.concat_batches([batch])
     return _Piece(first, batch, batch.get_total_buffer_size() + COST)
+
+
+class BufferedSource:
+    """What sources share that cannot be asked twice: one shard, whose rows are in a buffer from their arrival until
+    Spark has committed them. A subclass fills the buffer, and decides what is in it (`bounds`) and when rows leave it
+    (`commit`).
+    """
+
+    def __init__(self, shard: str, held: Buffer):
+        self.shard, self.held = shard, held
+
+    def begin(self) -> None:
+        """Does nothing: a new query and one that resumes are the same."""
+
+    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
+        """Number new messages after those of the last run."""
+        if self.shard in at:
+            self.held.follow(at[self.shard].next)
+
+    def notes(self) -> Mapping[str, str]:
+        """There are none."""
+        return {}
+
+    def find(self, shard: str, timestamp: int) -> int:
+        """The next number: no older message can be had."""
+        return self.held.next
+
+    def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
+        """None: positions are consecutive."""
+        return None
+
+    def ship(self, span: Range) -> list[pa.RecordBatch]:
+        """The rows of a range that are held."""
+        return self.held.rows(span.start, span.end)
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        """The rows of a range. Only in the process that holds them."""
+        yield from self.ship(span)
+
+    def bound(self) -> Bound:
+        """The numbers of the rows that are held, and of the next one."""
+        return Bound(self.held.first, self.held.next, row_bytes=self.held.row_bytes, transient=True)

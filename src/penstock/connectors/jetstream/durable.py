@@ -8,7 +8,6 @@ acknowledges what could not be acknowledged at the commit. Knows the consumer; m
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,9 @@ from penstock.connectors.jetstream.floor import ACK, Deliveries, safe, with_acks
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import Disconnected, OptionError, PenstockError
 from penstock.kit import figures
-from penstock.kit.buffer import Buffer
+from penstock.kit.buffer import Buffer, BufferedSource
 from penstock.kit.retry import Retry
-from penstock.planning.positions import Bound, Bounds, Offsets, Range
+from penstock.planning.positions import Bounds, Offsets, Range
 
 log = logging.getLogger("penstock")
 
@@ -48,13 +47,15 @@ AGAIN = 0.5
 FIRST_DELIVERY = r"\.1\.\d+\.\d+\.\d+\.\d+$"
 
 
-class DurableSource:
+class DurableSource(BufferedSource):
     """Pulls from its first use until it is closed."""
 
     def __init__(self, options: JetStreamOptions, columns: pa.Schema):
+        super().__init__(
+            options.stream[0], Buffer(options.max_buffer_bytes, "and are delivered again under new numbers")
+        )
         self.options, self.columns = options, columns
         self.stream, self.consumer = options.stream[0], options.consumer
-        self.held = Buffer(options.max_buffer_bytes, "and are delivered again under new numbers")
         self._thread: threading.Thread | None = None
         self._failed: Exception | None = None
         self._closed = False
@@ -66,18 +67,6 @@ class DurableSource:
         self._warned = False
         self._position = 0  # of the query
         self._position_since = 0.0
-
-    def begin(self) -> None:
-        """Does nothing: a new query and one that resumes are the same."""
-
-    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
-        """Number new messages after those of the last run."""
-        if self.stream in at:
-            self.held.follow(at[self.stream].next)
-
-    def notes(self) -> Mapping[str, str]:
-        """There are none."""
-        return {}
 
     def bounds(self) -> Bounds:
         """The numbers of the messages that are held, and of the next one. Starts to pull."""
@@ -93,23 +82,11 @@ class DurableSource:
         quiet = time.monotonic() - self._position_since > QUIET
         if held.next == self._position and quiet and held.waiting():
             held.skip()
-        return {self.stream: Bound(held.first, held.next, row_bytes=held.row_bytes, transient=True)}
-
-    def find(self, shard: str, timestamp: int) -> int:
-        """The next number: the consumer decides what comes."""
-        return self.held.next
-
-    def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """None: positions are consecutive."""
-        return None
+        return {self.stream: self.bound()}
 
     def ship(self, span: Range) -> list[pa.RecordBatch]:
         """The rows of a range that are held. Those of an earlier run are delivered again, with new numbers."""
         return [batch.select(self.columns.names) for batch in self.held.rows(span.start, span.end)]
-
-    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The rows of a range. Only in the process that pulls."""
-        yield from self.ship(span)
 
     def progress(self, at: Offsets) -> None:
         """Remember the position. Nothing is shown on the server: the consumer itself has its state."""

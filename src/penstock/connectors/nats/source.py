@@ -7,7 +7,6 @@ delivers at most once. Knows one connection; must not know streams or Spark.
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,20 +18,20 @@ from penstock.clients.nats.client import OWN, Connection
 from penstock.clients.nats.pool import connect, keep
 from penstock.connectors.nats.options import CoreOptions
 from penstock.errors import Disconnected
-from penstock.kit.buffer import Buffer
-from penstock.planning.positions import Bound, Bounds, Offsets, Range
+from penstock.kit.buffer import Buffer, BufferedSource
+from penstock.planning.positions import Bounds, Offsets
 
 log = logging.getLogger("penstock")
 # The name of the only shard: all subjects together.
 SHARD = "subjects"
 
 
-class CoreSource:
+class CoreSource(BufferedSource):
     """Listens from its first use until it is closed."""
 
     def __init__(self, options: CoreOptions, columns: pa.Schema):
+        super().__init__(SHARD, Buffer(options.max_buffer_bytes))
         self.options, self.columns = options, columns
-        self.held = Buffer(options.max_buffer_bytes)
         self._connection: Connection | None = None
         self._failed: Exception | None = None
         self._closed = False
@@ -42,18 +41,6 @@ class CoreSource:
         """Reach the server, without subscribing: messages of a queue group that come now would be lost."""
         keep(connect(self.options))
 
-    def begin(self) -> None:
-        """Does nothing: a new query and one that resumes are the same."""
-
-    def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
-        """Number new messages after those of the last run."""
-        if SHARD in at:
-            self.held.follow(at[SHARD].next)
-
-    def notes(self) -> Mapping[str, str]:
-        """There are none."""
-        return {}
-
     def bounds(self) -> Bounds:
         """The numbers of the messages that are held, and of the next one. Starts to listen."""
         if self._thread is None:
@@ -62,23 +49,7 @@ class CoreSource:
             self._thread.start()
         if self._failed is not None:
             raise self._failed
-        return {SHARD: Bound(self.held.first, self.held.next, row_bytes=self.held.row_bytes, transient=True)}
-
-    def find(self, shard: str, timestamp: int) -> int:
-        """The next number: no older message is kept."""
-        return self.held.next
-
-    def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """None: positions are consecutive."""
-        return None
-
-    def ship(self, span: Range) -> list[pa.RecordBatch]:
-        """The rows of a range that are held. Those of an earlier run are gone."""
-        return self.held.rows(span.start, span.end)
-
-    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The rows of a range. Only in the process that listens."""
-        yield from self.ship(span)
+        return {SHARD: self.bound()}
 
     def progress(self, at: Offsets) -> None:
         """Does nothing: Core NATS shows no position."""
