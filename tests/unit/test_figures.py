@@ -40,6 +40,14 @@ def test_retries_and_reconnects_are_counted() -> None:
     assert (so_far() - before).reconnects == 1
 
 
+def test_one_lost_connection_is_one_reconnect_also_where_questions_are_asked_in_between() -> None:
+    before, retry = so_far(), Retry("writing", timeout=60, sleep=lambda seconds: None)
+    retry.after(Disconnected("away"))
+    retry.run(lambda: "what is there?")
+    retry.progress()
+    assert ((so_far() - before).retries, (so_far() - before).reconnects) == (1, 1)
+
+
 def test_a_server_that_never_comes_back_is_no_reconnect() -> None:
     before = so_far()
 

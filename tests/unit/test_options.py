@@ -248,7 +248,7 @@ def test_booleans(text: str, value: bool) -> None:
 
 
 def test_no_booleans() -> None:
-    assert refusal(failOnDataLoss="maybe") == "option 'failOnDataLoss' must be a valid boolean, but is 'maybe'"
+    assert refusal(failOnDataLoss="maybe") == "option 'failOnDataLoss' must be true or false, but is 'maybe'"
 
 
 @pytest.mark.parametrize("text", ["ten", "", "1.5", "1e6", "0x10"])
@@ -685,3 +685,16 @@ def test_an_option_that_was_replaced_is_understood_with_a_warning(caplog: pytest
     with caplog.at_level(logging.WARNING, "penstock"):
         assert Everything.parse("x", {"name": "n", "old": "o"}).old == "o"
     assert "option 'old' of x will go with the next version: set 'name'" in caplog.text
+
+
+@pytest.mark.parametrize("format", ["jetstream", "s2", "iggy"])
+def test_an_option_of_kafka_is_told_with_what_takes_its_place(format: str) -> None:
+    for name, words in {"maxOffsetsPerTrigger": "maxRecordsPerTrigger", "subscribe": "stream"}.items():
+        with pytest.raises(OptionError, match=rf"option '{name}' is Kafka's\. Set '{words}'.*coming-from-kafka"):
+            connector(format).parse({name: "x"})
+
+
+def test_the_choices_of_an_option_stand_in_its_meaning() -> None:
+    meanings = {name: meaning for name, _, meaning in table(S2Streams.sink_options_type)}
+    assert "One of `standard`, `express`." in meanings["storageClass"]
+    assert "One of" not in meanings["delivery"], "they are explained one by one"

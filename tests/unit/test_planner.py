@@ -673,7 +673,7 @@ def test_a_start_by_time_that_lies_beyond_the_look_is_no_loss() -> None:
             ["stream 's' was deleted and made again", "1 to 89", "since life-2", "at 10"],
             "from the beginning of the new one",
         ),
-        (None, ["stream 's' is gone; the query stood at 10"], "without it"),
+        (None, ["stream 's' is gone, or the options no longer name it; the query stood at 10"], "without it"),
     ],
 )
 def test_loss_stops_the_query_and_says_what_to_do(now: Shard | None, words: list[str], go_on: str) -> None:

@@ -383,11 +383,32 @@ def test_a_checkpoint_of_another_version_is_refused_with_both_versions(version: 
 
 @pytest.mark.parametrize(
     "harm",
-    [{"next": ["s"]}, {"next": {"s": "5"}}, {"epochs": None}, {"perTask": "9"}, {"cuts": {"s": 3}}, {"begins": 1}],
+    [
+        {"next": ["s"]},
+        {"next": {"s": "5"}},
+        {"epochs": None},
+        {"perTask": "9"},
+        {"cuts": {"s": 3}},
+        {"begins": 1},
+        {"begins": {"s": -5}},
+    ],
 )
 def test_a_checkpoint_that_somebody_has_edited_is_refused_with_what_it_holds(harm: dict[str, Any]) -> None:
     body = Checkpoint({"s": Position(5, "e")}).encode() | harm
     with pytest.raises(OptionError, match=r"a position that no Penstock writes .*'version': 1.*put back what was"):
+        Checkpoint.decode(body)
+
+
+@pytest.mark.parametrize("cuts", [[20, 10], [10, 60]])
+def test_cuts_that_would_read_rows_twice_are_refused(cuts: list[int]) -> None:
+    end = Checkpoint({"s": Position(30)}, per_task=10, cuts={"s": cuts})
+    with pytest.raises(OptionError, match=r"'cuts' (of 's' do not ascend|go beyond the end)"):
+        Checkpoint({"s": Position(0)}).tasks_until(end)
+
+
+@pytest.mark.parametrize("body", [None, [1], "x"])
+def test_what_is_not_an_object_is_refused(body: Any) -> None:
+    with pytest.raises(OptionError, match="not a JSON object"):
         Checkpoint.decode(body)
 
 

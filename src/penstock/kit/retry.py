@@ -38,12 +38,16 @@ class Retry:
         self.what, self.timeout, self.attempts, self.delay = what, timeout, attempts, delay or FIRST_WAIT
         self._clock, self._sleep = clock, sleep
         self._failures, self._began, self._warn_at = 0, 0.0, 0.0
+        self._is_lost = False  # since the last request that succeeded
 
     def progress(self) -> None:
-        """A request succeeded: time and attempts count anew from the next failure on."""
-        if self._failures:
-            figures.count(reconnects=1)
+        """Something was achieved: time and attempts count anew from the next failure on."""
+        self._succeeded()
         self._failures = 0
+
+    def _succeeded(self) -> None:
+        figures.count(reconnects=int(self._is_lost))
+        self._is_lost = False
 
     def after(self, error: Disconnected) -> None:
         """Wait before the next try. A ConnectError where no more are allowed."""
@@ -51,6 +55,7 @@ class Retry:
         if not self._failures:
             self._began = self._warn_at = now
         self._failures += 1
+        self._is_lost = True
         left = self._began + self.timeout - now
         if self._failures > self.attempts or left <= 0:
             tries = f"{self._failures} times in {now - self._began:.0f}s" if self._failures > 1 else "once"
@@ -65,16 +70,17 @@ class Retry:
         self._sleep(wait)
 
     def run(self, ask: Callable[[], T]) -> T:
-        """The answer of `ask`, which is called again after a lost connection while retries are allowed."""
-        was_lost = False
+        """The answer of `ask`, which is called again after a lost connection while retries are allowed.
+
+        That alone is no progress: a server may answer every question, and fail at every write.
+        """
         while True:
             try:
                 answer = ask()
             except Disconnected as error:
-                was_lost = True
                 self.after(error)
             else:
-                figures.count(reconnects=int(was_lost))
+                self._succeeded()
                 return answer
 
 

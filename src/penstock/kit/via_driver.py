@@ -6,6 +6,7 @@ from itertools import chain
 import pyarrow as pa
 
 from penstock.arrow.ipc import pack, unpack
+from penstock.kit import figures
 from penstock.kit.contract import Origin, Receipt
 
 Send = Callable[[Iterator[pa.RecordBatch], Origin], Receipt]
@@ -26,7 +27,10 @@ def write(batches: Iterator[pa.RecordBatch], origin: Origin, most: int, send: Se
 def commit(receipts: Sequence[Receipt], send: Send) -> Iterator[Receipt]:
     """In the driver: send the rows in receipts. Gives each receipt, in the order of the tasks."""
     for receipt in sorted(receipts, key=lambda receipt: receipt.origin.partition):
-        yield receipt if receipt.packed is None else send(unpack(receipt.packed), receipt.origin)
+        if receipt.packed is not None:
+            receipt = send(unpack(receipt.packed), receipt.origin)
+            figures.count(already_there=receipt.known)
+        yield receipt
 
 
 def _emptied(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -102,7 +102,7 @@ class Options(BaseModel):
                 given[alias(name)] = value.removeprefix(SECRET) if is_marked else value
             elif key.lower() in skipped:
                 continue
-            elif (hint := {**(elsewhere or {}), **cls.no_options}.get(key.lower())) is not None:
+            elif (hint := _hints(cls, elsewhere).get(key.lower())) is not None:
                 raise OptionError(hint.replace("{value}", str(value)))
             else:
                 raise OptionError(_unknown(key, owner, [shown(cls, name) for name in cls.model_fields]))
@@ -205,6 +205,14 @@ def places(model: type[Options]) -> list[str]:
     return [name for name, field in model.model_fields.items() if _extra(field, "place")]
 
 
+def _hints(model: type[Options], elsewhere: Mapping[str, str] | None) -> dict[str, str]:
+    """The errors for names that are no options: those of `model` and its bases win over `elsewhere`."""
+    hints = dict(elsewhere or {})
+    for base in reversed(model.__mro__):
+        hints |= base.__dict__.get("no_options", {})
+    return hints
+
+
 def _extra(field: FieldInfo, key: str) -> Any:
     extra = field.json_schema_extra
     return extra.get(key) if isinstance(extra, dict) else None
@@ -269,8 +277,19 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(name: str, field: FieldInfo) -> str:
+    doc = field.description or ""
     also = f" Outside of Spark also `{alias(name)}`." if _extra(field, "hidden_as") else ""
-    return (field.description or "") + also + (f" Example: `{field.examples[0]}`." if field.examples else "")
+    choices = _choices(field.annotation)
+    if any(f"`{choice}`" not in doc for choice in choices):
+        also += f" One of {', '.join(f'`{choice}`' for choice in choices)}."
+    return doc + also + (f" Example: `{field.examples[0]}`." if field.examples else "")
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values of a Literal, also of one that may be left out."""
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    return [choice for part in get_args(annotation) for choice in _choices(part)]
 
 
 def _unknown(key: str, owner: str, names: Sequence[str]) -> str:
@@ -291,6 +310,7 @@ def _first_problem(error: ValidationError, owner: str, model: type[Options], giv
         reason = str(problem["ctx"]["error"])
     else:
         reason = problem["msg"].replace("Input should be", "must be").replace("a valid integer", "a whole number")
+        reason = reason.replace("a valid boolean", "true or false")
         reason = re.sub(r",? unable to .*", "", reason)
     if not name:
         return f"{owner}: {reason}"

@@ -1,6 +1,7 @@
 """The options that all sources or all sinks share. Knows no server and no Spark."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +14,20 @@ STARTS = (
     "restarted query goes on from its checkpoint."
 )
 STARTS_AT = "By default `earliest` in a batch read, else `latest`."
+
+# What takes the place of options of Spark's Kafka source.
+_KAFKA = {
+    "kafka.bootstrap.servers": "Set 'servers' (NATS, JetStream), 'basin' and 'endpoint' (S2), 'address' (Iggy)",
+    "subscribe": "Set 'stream' for JetStream and S2, 'stream' and 'topics' for Iggy, 'subjects' for NATS",
+    "subscribePattern": "Set 'streamPattern' for JetStream, 'streamPrefix' for S2",
+    "assign": "Set 'partitions' for Iggy, 'subjects' for some subjects of JetStream",
+    "maxOffsetsPerTrigger": "Set 'maxRecordsPerTrigger'",
+    "minOffsetsPerTrigger": "Set 'minRecordsPerTrigger'",
+    "startingOffsetsByTimestamp": "Set 'startingTimestamp', one for all streams",
+    "endingOffsetsByTimestamp": "Set 'endingTimestamp', one for all streams",
+    "groupIdPrefix": "Leave it out: Spark's checkpoint has the position, and there are no consumer groups",
+    "kafka.group.id": "Leave it out: Spark's checkpoint has the position, and there are no consumer groups",
+}
 
 
 class ReadOptions(Options):
@@ -54,6 +69,11 @@ class ReadOptions(Options):
         "was skipped.",
     )
     include_headers: bool = option(True, doc="Whether the rows have the column `headers`.")
+
+    no_options: ClassVar[Mapping[str, str]] = {
+        name.lower(): f"option '{name}' is Kafka's. {instead}. docs/coming-from-kafka.md has all of them side by side."
+        for name, instead in _KAFKA.items()
+    }
 
     @model_validator(mode="after")
     def _positions_are_known_words(self) -> Self:
@@ -98,7 +118,7 @@ class CountedRetryOptions(ConnectionOptions):
         return Retry(
             what,
             timeout=float("inf") if counted else self.reconnect_timeout,
-            attempts=float("inf") if self.max_retries is None else self.max_retries,
+            attempts=self.max_retries if counted and self.max_retries is not None else float("inf"),
             delay=self.retry_delay,
         )
 

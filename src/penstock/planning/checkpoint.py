@@ -51,8 +51,10 @@ class Checkpoint:
     @classmethod
     def decode(cls, body: Mapping[str, Any]) -> "Checkpoint":
         """From the JSON. An OptionError where a later Penstock wrote it, or where it was damaged."""
+        if not isinstance(body, Mapping):
+            raise _damaged({"": body}, "it is not a JSON object")
         version = body.get("version")
-        if version != VERSION:
+        if type(version) is not int or version != VERSION:
             raise OptionError(
                 f"the checkpoint has positions of version {version}, and this Penstock reads version {VERSION}. "
                 "Upgrade Penstock to the version that wrote it, or start with a new checkpointLocation."
@@ -79,14 +81,21 @@ class Checkpoint:
         if self.fresh:
             return []
         planned = tasks(self.positions, end.positions, end.per_task or 1, end.cuts, end.begins)
-        if planned and end.per_task is None:
+        if planned and not end.per_task:
             raise _damaged(end.encode(), "it has rows to read, and no 'perTask'")
+        at: dict[str, int] = {}
+        for span in (span for spans in planned for span in spans):
+            if at.setdefault(span.shard, span.start) != span.start:
+                raise _damaged(end.encode(), f"'cuts' of '{span.shard}' do not ascend")
+            at[span.shard] = span.end
+        if any(last != end.positions[shard].next for shard, last in at.items()):
+            raise _damaged(end.encode(), "'cuts' go beyond the end")
         return planned
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not a whole number")
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is not a position")
     return value
 
 

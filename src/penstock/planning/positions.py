@@ -70,7 +70,7 @@ class Loss(NamedTuple):
         """What the user can do about it."""
         go_on = "set failOnDataLoss=false to go on "
         return {
-            "gone": f"Make it again, name another one with a new checkpointLocation, or {go_on}without it.",
+            "gone": f"Make or name it again, name another one with a new checkpointLocation, or {go_on}without it.",
             "recreated": f"Start with a new checkpointLocation, or {go_on}from the beginning of the new one.",
             "renumbered": f"Start with a new checkpointLocation, or {go_on}from the first record of what is there now.",
             "backwards": f"Start with a new checkpointLocation, or {go_on}from its end.",
@@ -79,7 +79,7 @@ class Loss(NamedTuple):
 
     def __str__(self) -> str:
         if self.bound is None:
-            return f"'{self.shard}' is gone; the query stood at {self.at}"
+            return f"'{self.shard}' is gone, or the options no longer name it; the query stood at {self.at}"
         first, head = self.bound.first, self.bound.next
         if self.kind == "recreated":
             return (

@@ -28,12 +28,19 @@ class FiguresAccumulator(Protocol):
 
 
 def lag(query: "StreamingQuery") -> list[dict[str, int]]:
-    """How many positions of each stream are still unread, for each source of a streaming query, by the last progress
-    event. Positions of deleted records and of records that a filter leaves out count as well.
+    """How many positions of each stream are still unread, for each source of a streaming query. Positions of deleted
+    records and of records that a filter leaves out count as well.
 
-    The entry of a source that is not ours is empty. Before the first event the list is empty.
+    By the last progress event that tells it: that of a batch which Spark runs again does not. The entry of a source
+    that is not ours is empty. Before the first event the list is empty.
     """
-    return [_ahead(_json(source.endOffset), _json(source.latestOffset)) for source in _sources(query)]
+    lags: list[dict[str, int]] = []
+    for progress in query.recentProgress:
+        sources = progress.sources
+        behind = [_ahead(_json(source.endOffset), _json(source.latestOffset)) for source in sources]
+        known = lags if len(lags) == len(behind) else behind
+        lags = [new or old for new, old in zip(behind, known, strict=True)]
+    return lags
 
 
 def figures(query: "StreamingQuery") -> dict[str, dict[str, float]]:

@@ -65,6 +65,7 @@ class _Writing(Generic[Write]):
             nonlocal rows
             for batch in whole(batches):
                 rows += len(batch)
+                count(bytes=batch.nbytes)
                 yield batch
 
         sink = self._open()
@@ -74,7 +75,7 @@ class _Writing(Generic[Write]):
             sink.close()
         if receipt.rows != rows:
             raise ProtocolError(f"{origin} was given {rows:,} rows, but has a receipt for {receipt.rows:,}: {receipt}.")
-        count(rows=receipt.rows, bytes=receipt.size, already_there=receipt.known)
+        count(rows=receipt.rows, already_there=receipt.known)
         figures = (so_far() - before).as_json()
         report(self.connector.accumulator, "write", figures)
         return Done(receipt, figures)

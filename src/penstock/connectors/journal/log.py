@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from penstock.errors import OptionError, ProtocolError
+
 # What stays as it is in a value: text should be readable in an editor.
 _PLAIN = "".join(map(chr, range(32, 127))).replace("%", "")
 
@@ -33,12 +35,16 @@ class Log:
         self.folder = folder
 
     def make(self) -> None:
-        """Make it, unless it is there."""
-        if not (self.folder / "epoch").exists():
+        """Make it, unless it is there. Of several who try at once, one makes it."""
+        if (self.folder / "epoch").exists():
+            return
+        try:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "rows").touch()
-            (self.folder / "first").write_text("0")
-            (self.folder / "epoch").write_text(uuid.uuid4().hex)  # last: now it is there
+            _write_new(self.folder / "first", "0")
+            _write_new(self.folder / "epoch", uuid.uuid4().hex)  # last: now it is there
+        except (FileExistsError, NotADirectoryError):
+            raise OptionError(f"'{self.folder}' cannot be a log: there is a file in its place.") from None
 
     @property
     def epoch(self) -> str:
@@ -48,17 +54,32 @@ class Log:
     @property
     def first(self) -> int:
         """The number of the first row that is kept."""
-        return int((self.folder / "first").read_text())
+        try:
+            return int((self.folder / "first").read_text())
+        except (ValueError, OSError) as error:
+            raise self._damaged(f"its file 'first' has no number: {error}") from None
 
     def rows(self) -> list[Row]:
         """All rows, by their numbers; those before `first` are gone for readers."""
-        *lines, _ = (self.folder / "rows").read_bytes().split(b"\n")
+        *lines, _ = self._content().split(b"\n")
         parts = (line.split(b"\t") for line in lines)
-        return [Row(int(moment), name.decode(), unquote_to_bytes(value)) for moment, name, value in parts]
+        try:
+            return [Row(int(moment), name.decode(), unquote_to_bytes(value)) for moment, name, value in parts]
+        except ValueError as error:
+            raise self._damaged(f"its file 'rows' has a line that is not a row: {error}") from None
 
     def count(self) -> int:
         """How many rows there were ever."""
-        return (self.folder / "rows").read_bytes().count(b"\n")
+        return self._content().count(b"\n")
+
+    def _content(self) -> bytes:
+        try:
+            return (self.folder / "rows").read_bytes()
+        except FileNotFoundError:
+            raise self._damaged("it has no file 'rows'") from None
+
+    def _damaged(self, why: str) -> ProtocolError:
+        return ProtocolError(f"the log '{self.folder}' is damaged: {why}. Put the file right, or delete the log.")
 
     @contextmanager
     def locked(self) -> Iterator[BinaryIO]:
@@ -70,6 +91,18 @@ class Log:
             yield file
             file.flush()
             os.fsync(file.fileno())
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Write a file that is not there; nobody sees it half written."""
+    draft = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
+    draft.write_text(text)
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
 
 
 def lines(rows: Iterable[tuple[str, bytes]], moment: int | None = None) -> bytes:

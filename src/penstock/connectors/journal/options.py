@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pydantic import field_validator
+
 from penstock.options import Options, ReadOptions, WriteOptions, option
 
 
@@ -19,3 +21,10 @@ class JournalSinkOptions(FolderOptions, WriteOptions):
     """Which log is written to."""
 
     shard: str = option("out", doc="The log to write to. It is made where it is not there.")
+
+    @field_validator("shard")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError("must be the name of a folder inside of 'directory', without slashes or a dot in front")
+        return name

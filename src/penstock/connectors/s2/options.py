@@ -207,7 +207,7 @@ class S2SinkOptions(StreamOptions, WriteOptions):
         if self.mode != "upsert" and self.version_column is not None:
             raise ValueError("'versionColumn' is for mode=upsert")
         if self.retention is not None and not re.fullmatch(r"infinite|\d+[smhd]", self.retention):
-            raise ValueError("retention must be infinite or a duration such as 12h or 7d")
+            raise ValueError(f"retention must be infinite or a duration such as 12h or 7d, but is '{self.retention}'")
         if self.stream is None and len(self.streams) > 1:
             raise ValueError(f"rows go to one stream, and 'streams' names {len(self.streams)}: set 'stream'")
         if self.target is not None and not (0 < len(self.target.encode()) <= 512):
