@@ -149,9 +149,9 @@ def writing_table() -> str:
     rows = [
         ("a raw socket with the same frames, acks counted", r["raw"], r["of_raw"]),
         ("nats-py, `publish` and wait", r["nats_py"], r["times_nats_py"]),
-        ("our own way row by row: atomic batches", r["pipelined"], r["atomic_of_pipelined"]),
-        ("our own way row by row: fast ingest", r["pipelined"], r["fast_of_pipelined"]),
-        ("the slower of reading and writing: both in one query", r["write_half"], r["through_of_slower_half"]),
+        ("`publishMode=atomic`, beside `pipelined`", r["pipelined"], r["atomic_of_pipelined"]),
+        ("`publishMode=fast`, beside `pipelined`", r["pipelined"], r["fast_of_pipelined"]),
+        ("read and write in one query, beside the slower of both alone", r["write_half"], r["through_of_slower_half"]),
     ]
     return _beside("rows/s", "Spark to JetStream", rows)
 
