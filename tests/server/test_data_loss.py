@@ -18,7 +18,7 @@ from penstock.planning.positions import Position, Range
 from penstock.testing.nats_server import NatsServer
 
 ENGINES = ("consumer", "direct")
-REMEDY = r"(Raise the stream's limits|Start with a new|Make it again).* or set failOnDataLoss=false to go on"
+REMEDY = r"(Raise the stream's limits|Start with a new|Make or name it again).* or set failOnDataLoss=false to go on"
 
 
 def trim_by_limit(admin: Admin, stream: str) -> None:

@@ -244,7 +244,16 @@ def test_a_connector_can_be_sent_to_a_python_that_has_it_not(format: str) -> Non
         "cloudpickle.register_pickle_by_value(penstock)\n"
         f"sys.stdout.buffer.write(cloudpickle.dumps(connector({format!r})))"
     )
-    read = "import pickle, sys; sys.modules['penstock'] = None\nprint(pickle.load(sys.stdin.buffer).name())"
+    given = {"directory": ".", "stream": "s", "subjects": "s", "basin": "some-basin", "topic": "t", "password": "p"}
+    read = (
+        "import pickle, sys; sys.modules['penstock'] = None\nconnector = pickle.load(sys.stdin.buffer)\n"
+        f"given = {given!r}\nmodel = connector.options_type\n"
+        "given = {name: given[name] for name in given if name in model.model_fields}\n"
+        "source = connector.open_source(connector.parse(given))\n"
+        "if 'capture' in model.model_fields:\n"
+        "    connector.open_source(connector.parse(given | {'capture': 'true'}))._open(['S'])\n"
+        "print(connector.name())"
+    )
     sent = subprocess.run([sys.executable, "-c", write], capture_output=True, check=True).stdout
     arrived = subprocess.run([sys.executable, "-c", read], input=sent, capture_output=True, check=False)
     assert arrived.stdout.decode().strip() == format, arrived.stderr.decode()[-1000:]

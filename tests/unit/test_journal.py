@@ -7,7 +7,9 @@ import pytest
 
 from penstock.connectors.journal import Journal
 from penstock.connectors.journal.log import Log, lines
-from penstock.errors import OptionError, ProtocolError
+from penstock.errors import DataLossError, OptionError, ProtocolError
+from penstock.planning.positions import Range
+from penstock.testing import JournalLog
 
 
 @pytest.fixture
@@ -71,3 +73,23 @@ def test_a_file_in_the_place_of_a_folder_is_said(tmp_path: Path) -> None:
 def test_a_log_is_inside_of_its_folder(shard: str) -> None:
     with pytest.raises(OptionError, match="must be the name of a folder inside of 'directory'"):
         Journal.parse_sink({"directory": "/tmp/journal", "shard": shard})
+
+
+def test_rows_that_go_between_plan_and_read_are_loss(tmp_path: Path) -> None:
+    log = JournalLog(tmp_path)
+    log.make("a")
+    log.append("a", [str(i) for i in range(10)])
+    options = Journal.parse(log.options())
+    planned = Range("a", 0, 10, Log(tmp_path / "a").epoch)
+    log.trim("a", 4)
+    with pytest.raises(DataLossError, match="4 messages were deleted unread"):
+        list(Journal.open_source(options).read(planned))
+    lenient = Journal.open_source(Journal.parse({**log.options(), "failOnDataLoss": "false"}))
+    assert [len(batch) for batch in lenient.read(planned)] == [6]
+    assert Journal.open_source(options).find("a", 0) == 4
+    log.delete("a")
+    log.make("a")
+    log.append("a", ["new"] * 10)
+    with pytest.raises(DataLossError, match="deleted and made again"):
+        list(Journal.open_source(options).read(planned))
+    assert list(lenient.read(planned)) == []

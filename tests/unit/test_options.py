@@ -698,3 +698,27 @@ def test_the_choices_of_an_option_stand_in_its_meaning() -> None:
     meanings = {name: meaning for name, _, meaning in table(S2Streams.sink_options_type)}
     assert "One of `standard`, `express`." in meanings["storageClass"]
     assert "One of" not in meanings["delivery"], "they are explained one by one"
+
+
+def test_an_option_that_was_replaced_is_not_offered() -> None:
+    with pytest.raises(OptionError) as caught:
+        S2Streams.parse({"maxRetry": "3"})
+    assert "maxRetries" not in str(caught.value)
+
+
+@pytest.mark.parametrize("format", ["s2", "iggy"])
+def test_retries_by_number_hold_where_no_time_is_given(format: str) -> None:
+    needed = {"s2": {"basin": "some-basin", "stream": "x"}, "iggy": {"stream": "s", "topic": "t", "password": "p"}}
+
+    def retry(**more: str) -> Any:
+        return connector(format).parse(needed[format] | more).retry("asking")
+
+    assert (retry().timeout, retry().attempts) == (60, float("inf"))
+    assert (retry(maxRetries="3").timeout, retry(maxRetries="3").attempts) == (float("inf"), 3)
+    both = retry(maxRetries="3", reconnectTimeout="5s", retryDelay="1s")
+    assert (both.timeout, both.attempts, both.delay) == (5, float("inf"), 1)
+
+
+def test_a_time_may_be_a_number_of_milliseconds() -> None:
+    assert parse(startingTimestamp=1794775751120).starting_timestamp == 1794775751120000
+    assert parse(startingTimestamp="1794775751120").starting_timestamp == 1794775751120000

@@ -86,3 +86,16 @@ def test_at_once_asks_a_second_time_and_no_third() -> None:
     with pytest.raises(Disconnected):
         at_once(ask)
     assert len(tries) == 2
+
+
+def test_a_server_that_answers_and_fails_at_every_write_is_not_tried_for_ever() -> None:
+    retry = Retry("writing", attempts=3, sleep=lambda seconds: None)
+
+    def write() -> None:
+        retry.run(lambda: "what is there?")
+        retry.after(Disconnected("away"))
+
+    for _ in range(3):
+        write()
+    with pytest.raises(ConnectError, match="writing failed 4 times"):
+        write()

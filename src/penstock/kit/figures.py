@@ -3,6 +3,7 @@
 A process counts everything that happens in it. What one task did is the difference between two moments.
 """
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -50,8 +51,9 @@ def _camel(name: str) -> str:
 def count(**more: float) -> None:
     """Add to the counters of this process."""
     figures = shared("figures", Figures)
-    for name, value in more.items():
-        setattr(figures, name, getattr(figures, name) + value)
+    with shared("figures_lock", threading.Lock):  # sources may count in a thread of their own
+        for name, value in more.items():
+            setattr(figures, name, getattr(figures, name) + value)
 
 
 def so_far() -> Figures:

@@ -20,10 +20,11 @@ class LossReport:
         self.stops = options.fail_on_data_loss
         self._logged: set[Hashable] = set()
 
-    def lost(self, losses: Sequence[Loss]) -> None:
-        """Report losses. Lost records count as skipped where their number is known."""
+    def lost(self, losses: Sequence[Loss], end: int | None = None) -> None:
+        """Report losses. Lost records count as skipped where their number is known, up to the `end` of a range."""
         for loss in losses:
-            self.report(f"stream {loss}", loss.remedy, key=(loss.shard, loss.at, loss.kind), skipped=loss.records)
+            skipped = loss.records if end is None else min(loss.records, max(0, end - loss.at))
+            self.report(f"stream {loss}", loss.remedy, key=(loss.shard, loss.at, loss.kind), skipped=skipped)
 
     def report(self, loss: str, remedy: str, *, key: Hashable = None, skipped: int = 0) -> None:
         """Report one loss, with what the user can do about it. A `key` is logged only once."""

@@ -19,9 +19,9 @@ T = TypeVar("T")
 def shared(name: str, make: Callable[[], T]) -> T:
     """The object of that name in this process, made when it is first asked for."""
     key = f"_penstock_{name}"
-    if key not in sys.__dict__:
-        sys.__dict__[key] = make()
-    return cast(T, sys.__dict__[key])
+    if key in sys.__dict__:
+        return cast(T, sys.__dict__[key])
+    return cast(T, sys.__dict__.setdefault(key, make()))  # another thread may have been faster
 
 
 class Pooled(Protocol):

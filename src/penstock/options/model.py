@@ -105,7 +105,7 @@ class Options(BaseModel):
             elif (hint := _hints(cls, elsewhere).get(key.lower())) is not None:
                 raise OptionError(hint.replace("{value}", str(value)))
             else:
-                raise OptionError(_unknown(key, owner, [shown(cls, name) for name in cls.model_fields]))
+                raise OptionError(_unknown(key, owner, [name for name, _, _ in table(cls)]))
         for name, field in cls.model_fields.items():
             variable = _extra(field, "env")
             is_given = bool({alias(name), alias(f"{name}_file")} & given.keys())

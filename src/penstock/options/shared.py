@@ -101,7 +101,7 @@ class ConnectionOptions(Options):
 
 
 class CountedRetryOptions(ConnectionOptions):
-    """The older words for `reconnectTimeout`, of S2 and Iggy."""
+    """Retired options of S2 and Iggy: `reconnectTimeout` takes their place."""
 
     max_retries: Annotated[int, Field(ge=0)] | None = option(
         None,

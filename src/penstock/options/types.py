@@ -37,6 +37,8 @@ def _bytes(value: Any) -> Any:
 
 
 def _micros(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value * 1000
     if not isinstance(value, str):
         return value
     if re.fullmatch(r"\d+", value):
@@ -64,7 +66,7 @@ def _positions(value: Any) -> Any:
     return positions
 
 
-# What a user may write stands in the JSON Schema: text, as Spark's options are, or the value itself.
+# What a user may write, for the JSON Schema.
 _LIST = WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
 _DURATION = WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d)\s*$"})
 _SIZE = WithJsonSchema({"type": ["string", "integer"], "pattern": r"^\s*\d+\s*([kKmMgG]?[bB]?)\s*$"})

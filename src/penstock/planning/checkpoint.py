@@ -1,5 +1,5 @@
-"""The JSON in Spark's offset log for the end of a batch. Nothing else reads or writes it. Pure: knows no server, no
-Spark.
+"""The JSON in Spark's offset log for the end of a batch. Only this module reads and writes it. Pure: knows no server,
+no Spark.
 
 Spark compares these entries as text, so the same content is always the same text. A query that an earlier Penstock
 began must go on: a new field must be optional, and the meaning of a field never changes within a version.

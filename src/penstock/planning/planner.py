@@ -165,7 +165,9 @@ class Planner:
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Range, ...]]:
         """What each task reads between two checkpoints. Asks no server."""
         self._goes_on = False
-        return Checkpoint.decode(start).tasks_until(Checkpoint.decode(end))
+        stop = Checkpoint.decode(end)
+        self._planned = stop.positions
+        return Checkpoint.decode(start).tasks_until(stop)
 
     def once(self, window: Callable[[str, Bound], tuple[int, int]]) -> list[tuple[Range, ...]]:
         """The tasks of a batch read. Of each shard, only what lies in its `window`."""

@@ -1,4 +1,4 @@
-"""The adapter between Spark's Python data sources and our contract: the only user of pyspark.sql.datasource.
+"""The adapter between Spark's Python data sources and our contract. Only this package uses pyspark.sql.datasource.
 
 Spark creates readers and writers often and in several processes, so constructors only keep options. A Source or Sink is
 opened when it is first needed, and never pickled. Only ranges and receipts travel between processes.

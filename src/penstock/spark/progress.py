@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.kit.figures import Figures
+from penstock.planning.checkpoint import VERSION, Checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -104,9 +105,11 @@ def _json(text: str | None) -> dict[str, Any]:
         offset = json.loads(text or "")
     except ValueError:
         return {}
-    return offset if isinstance(offset, dict) and isinstance(offset.get("next"), dict) else {}
+    return offset if isinstance(offset, dict) and "next" in offset and offset.get("version") == VERSION else {}
 
 
 def _ahead(end: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, int]:
-    at = end.get("next", {})
-    return {shard: max(0, latest - at[shard]) for shard, latest in head.get("next", {}).items() if shard in at}
+    if not end or not head:
+        return {}
+    at, heads = Checkpoint.decode(end).positions, Checkpoint.decode(head).positions
+    return {shard: max(0, latest.next - at[shard].next) for shard, latest in heads.items() if shard in at}

@@ -66,7 +66,7 @@ class JetStreamSink:
                 task.put(chunk)
             return task.receipt()
         except PenstockError as error:
-            task.spans.explain(error, known_again=True)
+            task.spans.explain(error, known_again=self.options.delivery == "exactly_once")
             raise
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
@@ -166,6 +166,7 @@ class _Task:
         while len(chunk):
             try:
                 self._store(chunk, one_by_one)
+                retry.progress()
                 one_by_one = True  # the server says of a single row why it refuses it, but not of a batch
             except Disconnected as error:
                 if chunk.stored.any():

@@ -280,7 +280,7 @@ class JetStreamSource:
                 # A new leader may lack its last messages for a moment.
                 raise Disconnected(f"stream '{span.shard}' ends at {info.last}")
             losses = [Loss(span.shard, span.end, bound(info), "backwards")]
-        self.losses.lost(losses)
+        self.losses.lost(losses, span.end)
         return None if any(loss.kind in ("gone", "recreated", "renumbered") for loss in losses) else info
 
     def _find(self, calls: Calls, shard: str, timestamp: int) -> int:

@@ -48,7 +48,7 @@ class Log:
 
     @property
     def epoch(self) -> str:
-        """Which life of the log this is."""
+        """A name that changes when the log is deleted and made again."""
         return (self.folder / "epoch").read_text()
 
     @property

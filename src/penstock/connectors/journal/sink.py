@@ -36,7 +36,7 @@ class JournalSink:
         return Receipt(origin, rows, size, known=known)
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
-        """All rows are where they belong."""
+        """Does nothing: every row is written by its task."""
 
     def close(self) -> None:
-        """No file stays open."""
+        """Does nothing: no file stays open."""

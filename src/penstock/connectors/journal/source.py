@@ -8,7 +8,8 @@ from penstock.arrow.types import HEADERS, TIMESTAMP
 from penstock.connectors.journal.log import Log
 from penstock.connectors.journal.options import JournalOptions
 from penstock.errors import OptionError
-from penstock.planning.positions import Bound, Bounds, Offsets, Range
+from penstock.kit.loss import LossReport
+from penstock.planning.positions import Bound, Bounds, Offsets, Position, Range, lost
 
 BATCH = 1000
 
@@ -17,7 +18,7 @@ class JournalSource:
     """All logs of a folder."""
 
     def __init__(self, options: JournalOptions, columns: pa.Schema):
-        self.folder, self.columns = options.directory, columns
+        self.folder, self.columns, self.losses = options.directory, columns, LossReport(options)
 
     def check(self) -> None:
         """Refuse a folder that is not there."""
@@ -36,18 +37,23 @@ class JournalSource:
 
     def find(self, shard: str, timestamp: int) -> int:
         """The first row that is not older."""
-        rows = Log(self.folder / shard).rows()
-        return next((number for number, row in enumerate(rows) if row.time >= timestamp), len(rows))
+        log = Log(self.folder / shard)
+        rows = log.rows()
+        return next((number for number in range(log.first, len(rows)) if rows[number].time >= timestamp), len(rows))
 
     def count(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
-        """Numbers have no gaps: they count well enough."""
+        """None: positions are consecutive."""
         return None
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
-        log = Log(self.folder / span.shard)
-        rows, start = log.rows(), max(span.start, log.first)
-        for low in range(start, span.end, BATCH):
+        """The rows of a range. What was deleted since it was planned is reported."""
+        bounds = self.bounds()
+        losses = lost({span.shard: Position(span.start, span.epoch)}, bounds)
+        self.losses.lost(losses, span.end)
+        if any(loss.kind != "trimmed" for loss in losses):
+            return
+        rows = Log(self.folder / span.shard).rows()
+        for low in range(max(span.start, bounds[span.shard].first), span.end, BATCH):
             some = rows[low : min(low + BATCH, span.end)]
             arrays = {
                 "value": pa.array([row.value for row in some], pa.binary()),
@@ -59,10 +65,10 @@ class JournalSource:
             yield pa.RecordBatch.from_arrays([arrays[field.name] for field in self.columns], schema=self.columns)
 
     def progress(self, at: Offsets) -> None:
-        """No tool of a folder shows readers."""
+        """Does nothing: a folder shows no position."""
 
     def commit(self, end: Offsets) -> None:
-        """Rows stay, whoever has read them."""
+        """Does nothing: rows stay."""
 
     def close(self) -> None:
-        """No file stays open."""
+        """Does nothing: no file stays open."""

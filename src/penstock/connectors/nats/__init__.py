@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.arrow.types import HEADERS, TIMESTAMP
+from penstock.connectors import connector
 from penstock.connectors.nats.capture import CapturedSource
 from penstock.connectors.nats.options import CoreOptions, CoreSinkOptions
 from penstock.connectors.nats.sink import CoreSink
@@ -12,6 +13,10 @@ from penstock.connectors.nats.source import CoreSource
 from penstock.kit.contract import Guarantee, Sink, Source
 from penstock.kit.rows import columns
 from penstock.spark.connector import Connector
+
+# Captured messages are read by this format. It is looked up now, not in a task: `penstock.register` sends it along to
+# a Python that has no Penstock.
+JETSTREAM = connector("jetstream")
 
 
 class CoreNats(Connector[CoreOptions, CoreSinkOptions]):
@@ -41,7 +46,7 @@ class CoreNats(Connector[CoreOptions, CoreSinkOptions]):
     def open_source(cls, options: CoreOptions) -> Source:
         """A source that listens from its first use on; with `capture`, one that reads a stream."""
         if options.capture:
-            return CapturedSource(options)
+            return CapturedSource(options, JETSTREAM)
         return CoreSource(options, cls.columns(options))
 
     @classmethod

@@ -2,9 +2,8 @@
 new one is created. Knows which streams have the subjects; must not know how they are read: format("jetstream") does.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -13,15 +12,16 @@ from penstock.clients.jetstream.calls import ApiError, Calls
 from penstock.clients.nats.options import NatsOptions
 from penstock.clients.nats.pool import connect, keep
 from penstock.clients.nats.subjects import intersect
-from penstock.connectors import connector
 from penstock.connectors.nats.options import CoreOptions
 from penstock.errors import OptionError, PenstockError
 from penstock.kit.contract import Marking, Resuming, Source
 from penstock.kit.loss import LossReport
 from penstock.options import ReadOptions, alias
 from penstock.planning.positions import Bounds, Offsets, Range
+from penstock.spark.connector import Connector
 
-log = logging.getLogger("penstock")
+# Options whose values are not what users write: milliseconds there, microseconds here.
+MOMENTS = ("starting_timestamp", "ending_timestamp")
 
 
 class Streams(Source, Marking, Resuming, Protocol):
@@ -36,8 +36,8 @@ class CapturedSource:
     not: its range names the stream.
     """
 
-    def __init__(self, options: CoreOptions):
-        self.options = options
+    def __init__(self, options: CoreOptions, jetstream: "type[Connector[Any, Any]]"):
+        self.options, self.jetstream = options, jetstream
         self._source: Streams | None = None
         self._names: Sequence[str] = ()
         self.losses = LossReport(options)
@@ -127,12 +127,13 @@ class CapturedSource:
 
     def _open(self, streams: Sequence[str]) -> Streams:
         """A source of format("jetstream") for these streams, with the options that both formats have."""
-        jetstream = connector("jetstream")
         shared = {*NatsOptions.model_fields, *ReadOptions.model_fields}
-        set_by_user = {alias(name): getattr(self.options, name) for name in shared & self.options.model_fields_set}
+        given = shared & self.options.model_fields_set
+        moments = {name: getattr(self.options, name) for name in given if name in MOMENTS}
+        set_by_user = {alias(name): getattr(self.options, name) for name in given if name not in MOMENTS}
         self._names = streams
-        options = jetstream.parse(set_by_user | {"stream": tuple(streams), "subjects": self.options.subjects})
-        return cast(Streams, jetstream.open_source(options))
+        options = self.jetstream.parse(set_by_user | {"stream": tuple(streams), "subjects": self.options.subjects})
+        return cast(Streams, self.jetstream.open_source(options.model_copy(update=moments)))
 
 
 def _find(calls: Calls, options: CoreOptions) -> list[str]:

@@ -222,7 +222,7 @@ class S2SinkOptions(StreamOptions, WriteOptions):
         return self.stream if self.stream is not None else next(iter(self.streams), None)
 
     def direct(self) -> bool:
-        """Whether tasks write by themselves: each has a stream of its own, or rows may come twice."""
+        """True where each task has a stream of its own, or with delivery=at_least_once."""
         has_own_stream = self.target is not None and "partition" in templates.columns(self.target)
         return has_own_stream or self.delivery != "exactly_once"
 

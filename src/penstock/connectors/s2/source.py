@@ -1,6 +1,5 @@
 """S2 streams read by sequence number: any range, as often as wanted. Plans nothing, and knows no Spark."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,7 +21,6 @@ from penstock.errors import ConnectError, Disconnected
 from penstock.kit.loss import LossReport
 from penstock.planning.positions import Bound, Bounds, Loss, Offsets, Range
 
-log = logging.getLogger("penstock")
 T = TypeVar("T")
 
 # Streams whose records are looked at to learn their size.
