@@ -116,7 +116,7 @@ def iggy_admin(iggy: iggy_harness.Server) -> iggy_harness.IggyAdmin:
 @pytest.fixture
 def stream() -> str:
     """A stream name that no other test uses."""
-    return f"S{next(_names)}"
+    return f"S{next(_names)}T"  # not a digit: S4 with 2 behind it would be S42
 
 
 @pytest.fixture

@@ -369,7 +369,6 @@ def test_a_capture_stream_that_is_gone_is_told_as_that(admin: Admin, nats: NatsS
     source.close()
 
 
-@pytest.mark.usefixtures("_at_once")
 def test_a_subject_over_the_control_line_is_refused_at_once(nats: NatsServer, stream: str) -> None:
     rows = batch([b"a", b"b"], subject=pa.array([f"{stream}.x", "x" * 5000]))
     with pytest.raises(OptionError, match=r"row 1 of partition 0 of batch 0 has a subject of 5,000 bytes"):

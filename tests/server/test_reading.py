@@ -522,6 +522,7 @@ def test_a_stream_that_does_not_exist_is_refused_with_the_nearest_name(
         source.bounds()
 
 
+@pytest.mark.usefixtures("_new_ledger")
 def test_a_ledger_is_not_told_to_who_misspells_a_stream(admin: Admin, nats: NatsServer) -> None:
     admin.create("PENSTOCK_LEDGER")
     try:
