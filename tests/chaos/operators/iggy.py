@@ -386,6 +386,7 @@ class TopicTarget:
         self.foreign -= len(gone) - len(rows)
         self.taken += rows
         self.scene.note(f"the first {count} messages of out/{number} are deleted")
+        self.scene.traces_are_gone()
         self.scene.cause("old rows were deleted", UNSURE)
 
     def _purge(self) -> None:

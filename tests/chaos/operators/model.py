@@ -77,6 +77,7 @@ class Model:
     start: dict[str, Any] | None = None  # where the query began: the first position in its log
     from_earliest: bool = True
     tasks: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # the rows of each task, in order
+    may_repeat: set[int] = field(default_factory=set)  # rows of batches 0 and 1 whose traces were deleted
 
     def live(self, shard: str) -> list[Record]:
         """What a shard holds now."""
@@ -110,6 +111,7 @@ class Model:
         wrong = [self._strange(row) for row in rows]
         complaints = [text for text in wrong if text][:3]
         twice = sorted({n for (n, _), count in Counter((row.number, row.life) for row in rows).items() if count > 1})
+        twice = [number for number in twice if number not in self.may_repeat]
         if promise.once and twice:
             complaints.append(f"{len(twice)} rows are there more than once: {_some(twice)}")
         needed = [r for r in self.records.values() if r.asked and self.begun(r) and not found[r.number]]

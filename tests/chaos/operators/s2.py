@@ -367,6 +367,7 @@ class StreamTarget:
             time.sleep(0.01)
         self.foreign[name] -= before
         self.scene.note(f"{name} is trimmed at {at}, with {count} rows")
+        self.scene.traces_are_gone()
         self.scene.cause("the target was trimmed", UNSURE)
 
     def _fence(self) -> None:

@@ -57,6 +57,13 @@ class Scene:
         """From now on such an error is explained."""
         self.model.causes.append(Cause(name, fits, final, mend))
 
+    def traces_are_gone(self) -> None:
+        """Rows were deleted from the target. Before batch 1 is done, nothing else tells that they were written: they
+        may be written again, as docs/guarantees.md says.
+        """
+        if 1 not in self.checkpoint.commits:
+            self.model.may_repeat |= self.tried
+
     def chance(self, likely: float) -> bool:
         return self.dice.random() < likely
 
