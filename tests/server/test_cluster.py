@@ -19,7 +19,7 @@ from penstock.testing.nats_server import NatsServer, free_port
 ENGINES = ("consumer", "direct")
 COUNT = 3000
 # A new leader is elected after four to nine seconds; a reader makes five attempts.
-PATIENCE = {"requestTimeout": "3s", "connectTimeout": "1s"}
+SHORT_TIMEOUTS = {"requestTimeout": "3s", "connectTimeout": "1s"}
 FILLER = random.Random(6).randbytes(200)
 
 
@@ -108,7 +108,7 @@ def ids(rows: Any) -> list[int]:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.usefixtures("many_requests")
 def test_a_leader_that_steps_down_in_the_middle_of_a_range_costs_no_row(healthy: Cluster, engine: str) -> None:
-    with opened(healthy.url, stream="S", readEngine=engine, **PATIENCE) as source:
+    with opened(healthy.url, stream="S", readEngine=engine, **SHORT_TIMEOUTS) as source:
         reading = source.read(whole(source, "S"))
         read = ids(next(reading))
         for _ in range(2):
@@ -126,7 +126,7 @@ def test_a_leader_that_steps_down_in_the_middle_of_a_range_costs_no_row(healthy:
 def test_a_server_that_dies_in_the_middle_of_a_range_costs_no_row(healthy: Cluster, engine: str) -> None:
     """The one that the reader is connected to, and that leads the stream."""
     victim = healthy.named(leader(healthy) or "")
-    with opened(healthy.first(victim), stream="S", readEngine=engine, **PATIENCE) as source:
+    with opened(healthy.first(victim), stream="S", readEngine=engine, **SHORT_TIMEOUTS) as source:
         reading = source.read(whole(source, "S"))
         read = ids(next(reading))
         assert source._open().connection.info["server_name"] == f"s{victim.port}"
@@ -141,7 +141,7 @@ def test_a_server_that_dies_in_the_middle_of_a_range_costs_no_row(healthy: Clust
 
 def test_a_query_goes_on_over_another_server(healthy: Cluster) -> None:
     victim = healthy.servers[0]
-    with opened(healthy.first(victim), stream="T", **PATIENCE) as source:
+    with opened(healthy.first(victim), stream="T", **SHORT_TIMEOUTS) as source:
         query = Query(source)
         assert sum(rows.num_rows for rows in query.run()) == 100
         victim.kill()
@@ -181,7 +181,7 @@ def volatile(healthy: Cluster, stream: str) -> str:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_stream_that_was_emptied_and_filled_again_is_loss(healthy: Cluster, volatile: str, restarted: bool) -> None:
-    with opened(healthy.url, stream=volatile, **PATIENCE) as source:
+    with opened(healthy.url, stream=volatile, **SHORT_TIMEOUTS) as source:
         query = Query(source)
         assert numbers(query.batch(30)) == list(range(30))  # type: ignore[arg-type]
         if not restarted:
@@ -190,11 +190,11 @@ def test_a_stream_that_was_emptied_and_filled_again_is_loss(healthy: Cluster, vo
                 query.step()
             return
     empty(healthy, volatile, 60)
-    with opened(healthy.url, stream=volatile, **PATIENCE) as source:
+    with opened(healthy.url, stream=volatile, **SHORT_TIMEOUTS) as source:
         query = Query(source, at=query.at)
         with pytest.raises(DataLossError, match=rf"'{volatile}' counts anew \(now 1 to 60\): its record 30 is not"):
             query.step()
-    with opened(healthy.url, stream=volatile, failOnDataLoss=False, **PATIENCE) as source:
+    with opened(healthy.url, stream=volatile, failOnDataLoss=False, **SHORT_TIMEOUTS) as source:
         query = Query(source, at=query.at)
         assert [n for rows in query.run() for n in numbers(rows)] == list(range(1000, 1060))
 
@@ -202,7 +202,7 @@ def test_a_stream_that_was_emptied_and_filled_again_is_loss(healthy: Cluster, vo
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_task_gives_no_row_of_a_stream_that_was_filled_again(healthy: Cluster, volatile: str, engine: str) -> None:
     """A batch that was planned before is replayed after it; in pieces, so that a task knows more than its own range."""
-    options = {"stream": volatile, "readEngine": engine, "minPartitions": 3, **PATIENCE}
+    options = {"stream": volatile, "readEngine": engine, "minPartitions": 3, **SHORT_TIMEOUTS}
     with opened(healthy.url, **options) as strict, opened(healthy.url, failOnDataLoss=False, **options) as lax:
         query = Query(strict)
         start, end = query.at, query.step(30)
@@ -221,7 +221,7 @@ def test_a_work_queue_that_was_emptied_and_filled_again_is_not_purged_unread(
 ) -> None:
     until(lambda: asked(healthy, lambda admin: admin.create(stream, storage="memory", retention="workqueue")), 20)
     until(lambda: asked(healthy, lambda admin: admin.numbers(stream, 50)), 20)
-    with opened(healthy.url, stream=stream, failOnDataLoss=not lax, **PATIENCE) as source:
+    with opened(healthy.url, stream=stream, failOnDataLoss=not lax, **SHORT_TIMEOUTS) as source:
         query = Query(source)
         query.batch(30)
         before = query.offsets

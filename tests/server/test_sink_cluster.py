@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from jetstream_sources import until
 from sink_writes import Stopped, batch, bodies, commit, count, dies_after, write
-from test_cluster import PATIENCE, Cluster, asked
+from test_cluster import SHORT_TIMEOUTS, Cluster, asked
 
 from harness import Admin
 from penstock.errors import OptionError
@@ -37,7 +37,7 @@ def test_an_id_that_is_being_stored_is_waited_for(cluster: Cluster, admin: Admin
     admin.create(stream, num_replicas=3)
     ids = pa.array([f"order-{i // 2}" for i in range(4000)])
     receipt = write(
-        cluster.url, [batch(count(0, 4000), id=ids)], Origin(stream, 0, 0), subject=f"{stream}.x", **PATIENCE
+        cluster.url, [batch(count(0, 4000), id=ids)], Origin(stream, 0, 0), subject=f"{stream}.x", **SHORT_TIMEOUTS
     )
     assert receipt.rows == 4000
     assert receipt.known >= 2000
@@ -71,7 +71,7 @@ def half_written(cluster: Cluster, admin: Admin, stream: str, **config: Any) -> 
     until(lambda: asked(cluster, lambda admin: admin.create(stream, max_msgs_per_subject=1, **config)), 30)
     url = elsewhere(cluster, led(admin, stream))
     with pytest.raises(Stopped):
-        write(url, dies_after(keyed(stream), 1), Origin(stream, 0, 0), **PATIENCE)
+        write(url, dies_after(keyed(stream), 1), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
     admin.publish((f"{stream}.{i}", b"newer") for i in range(5))
     return url
 
@@ -81,7 +81,7 @@ def test_a_later_attempt_over_another_server_than_the_leader_goes_on(
     cluster: Cluster, admin: Admin, stream: str, replicas: int
 ) -> None:
     url = half_written(cluster, admin, stream, num_replicas=replicas)
-    receipt = write(url, keyed(stream), Origin(stream, 0, 0), **PATIENCE)
+    receipt = write(url, keyed(stream), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
     assert (receipt.rows, receipt.known) == (10, 5)
     assert sorted(bodies(admin, stream)) == sorted([*count(5, 10), *[b"newer"] * 5])
 
@@ -96,7 +96,7 @@ def test_a_leader_that_has_started_anew_is_seen_from_another_server(
     leader.start()
     until(lambda: asked(cluster, lambda admin: admin.publish([(f"{stream}.other", b"")])), 30)
     with pytest.raises(OptionError, match=REFUSED):
-        write(url, keyed(stream), Origin(stream, 0, 0), **PATIENCE)
+        write(url, keyed(stream), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
 
 
 def test_another_leader_counts_as_a_new_one(cluster: Cluster, admin: Admin, stream: str) -> None:
@@ -105,7 +105,7 @@ def test_another_leader_counts_as_a_new_one(cluster: Cluster, admin: Admin, stre
     admin.calls.call(f"STREAM.LEADER.STEPDOWN.{stream}")
     until(lambda: led(admin, stream) != before)
     with pytest.raises(OptionError, match=REFUSED):
-        write(url, keyed(stream), Origin(stream, 0, 0), **PATIENCE)
+        write(url, keyed(stream), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
 
 
 def test_a_stream_in_memory_is_empty_after_a_restart_and_that_is_said(
@@ -114,12 +114,12 @@ def test_a_stream_in_memory_is_empty_after_a_restart_and_that_is_said(
     until(lambda: asked(cluster, lambda admin: admin.create(stream, storage="memory")), 30)
     url, leader = elsewhere(cluster, led(admin, stream)), cluster.named(led(admin, stream))
     with pytest.raises(Stopped):
-        write(url, dies_after(keyed(stream), 1), Origin(stream, 0, 0), **PATIENCE)
+        write(url, dies_after(keyed(stream), 1), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
     leader.kill()
     leader.start()
     until(lambda: asked(cluster, lambda admin: admin.publish((f"{stream}.n", b"") for _ in range(20))), 30)
     with pytest.raises(OptionError, match="more: its messages were kept in memory, and its server has started anew"):
-        write(url, keyed(stream), Origin(stream, 0, 0), **PATIENCE)
+        write(url, keyed(stream), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
 
 
 def test_a_ledger_that_is_made_before_the_first_row_has_three_replicas(

@@ -10,8 +10,11 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.errors import ConnectError, PenstockError, ProtocolError
+from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
 from penstock.planning.positions import Bounds, Offsets, Range
+
+# Servers' clocks differ a little after a change of leader: microseconds to allow for in what is told by time.
+CLOCK_SLACK = 60_000_000
 
 
 class Guarantee(StrEnum):
@@ -97,6 +100,10 @@ class Origin(NamedTuple):
             "be written exactly once: take out what differs from run to run (rand, now, unordered limits), or "
             f"{otherwise}set delivery=at_least_once."
         )
+
+    def cannot_write(self, row: int, why: str) -> OptionError:
+        """The error for a row that cannot be written, by its number in the task."""
+        return OptionError(f"row {row} of {self} {why}.")
 
     def overtaken(self, batch: int) -> ConnectError:
         """The error for an attempt that was replaced long ago: its query has written a later batch."""

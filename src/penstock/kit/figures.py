@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from pydantic.alias_generators import to_camel
+
 from penstock.kit.process_cache import shared
 
 
@@ -33,19 +35,12 @@ class Figures:
 
     def as_json(self) -> dict[str, float]:
         """The counters that are not zero, by the names that users see."""
-        names = {f.name: _camel(f.name) for f in fields(self)}
-        values = {names[name]: round(value, 3) for name, value in vars(self).items()}
-        return {name: value for name, value in values.items() if value}
+        return {to_camel(name): round(value, 3) for name, value in vars(self).items() if value}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
         """The opposite of `as_json`."""
-        return cls(**{f.name: values.get(_camel(f.name), 0) for f in fields(cls)})
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.title, rest))
+        return cls(**{f.name: values.get(to_camel(f.name), 0) for f in fields(cls)})
 
 
 def count(**more: float) -> None:

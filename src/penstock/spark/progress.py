@@ -51,7 +51,7 @@ def figures(query: "StreamingQuery") -> dict[str, dict[str, float]]:
     driver = Figures()
     for source in _sources(query):
         driver += Figures.of_json(_json(source.latestOffset).get("metrics", {}))
-    counted: Counted = _accumulators[-1].value if _accumulators else {}
+    counted = next((accumulator.value for accumulator in _accumulators.values()), {})
     of_tasks = {way: counted.get((str(query.id), way), {}) for way in ("read", "write")}
     return {"driver": driver.as_json(), **of_tasks}
 
@@ -73,14 +73,14 @@ def accumulate(context: Any) -> FiguresAccumulator:
                     totals[name] = totals.get(name, 0) + number
             return value1
 
-    if not _accumulators or _contexts[-1] is not context:
-        _contexts[:], _accumulators[:] = [context], [context.accumulator({}, Adding())]
-    return _accumulators[-1]
+    if context not in _accumulators:
+        _accumulators.clear()  # there is one SparkContext at a time
+        _accumulators[context] = context.accumulator({}, Adding())
+    return _accumulators[context]
 
 
-# There is one SparkContext at a time.
-_contexts: list[Any] = []
-_accumulators: list[FiguresAccumulator] = []
+# The accumulator of the SparkContext that was last prepared.
+_accumulators: dict[Any, FiguresAccumulator] = {}
 
 
 def report(accumulator: FiguresAccumulator | None, way: str, counted: Mapping[str, float]) -> None:

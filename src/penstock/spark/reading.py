@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from penstock.arrow.buffers import cuts, sizes
 from penstock.arrow.ipc import pack, unpack
 from penstock.errors import OptionError
-from penstock.kit.contract import Gathering, Holding, Predicate, Source
+from penstock.kit.contract import CLOCK_SLACK, Gathering, Holding, Predicate, Source
 from penstock.kit.figures import count, so_far
 from penstock.options import ReadOptions
 from penstock.planning.checkpoint import Checkpoint
@@ -30,8 +30,6 @@ from penstock.spark.schema import arrow_schema
 if TYPE_CHECKING:
     from penstock.spark.connector import Connector
 
-# Microseconds read beyond a filter on `timestamp`: after a change of leader, the clock of another server counts.
-CLOCK_SLACK = 60_000_000
 # Bytes of rows inside a partition. They are part of the message that starts a task, and Spark refuses one of 128 MB.
 PIECE = 8 << 20
 

@@ -23,7 +23,7 @@ from penstock.planning.planner import Planner
 from penstock.spark.connector import Connector
 
 # A task that takes longer than this hangs.
-PATIENCE = 20.0
+LONGEST_STEP = 20.0
 _tasks = threading.local()
 
 
@@ -340,11 +340,11 @@ class Run:
         """Until each task has an attempt that did it, or none that is at work. A twin that is left over has its input
         cut off, and is at work until it notices.
         """
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LONGEST_STEP
         left = list(running)
         while left:
             if time.monotonic() > deadline:
-                raise Hang(f"{left[0].name} is at work for {PATIENCE:g}s")
+                raise Hang(f"{left[0].name} is at work for {LONGEST_STEP:g}s")
             left[0].join(0.002)
             done = {each.partition for each in running if each.message is not None}
             for each in left:

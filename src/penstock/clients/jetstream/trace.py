@@ -8,7 +8,7 @@ from penstock.clients.nats.client import Connection
 from penstock.errors import Disconnected
 
 # Seconds to wait for a trace. Servers that support it answer at once, others never.
-PATIENCE = 1.0
+TRACE_TIMEOUT = 1.0
 
 
 class Trace(NamedTuple):
@@ -25,7 +25,7 @@ def trace(connection: Connection, subject: str, stream: str) -> Trace | None:
     sid, inbox = connection.subscribe()
     block = f"NATS/1.0\r\nNats-Trace-Dest: {inbox}.0\r\nNats-Trace-Only: true\r\n\r\n".encode()
     connection.send(b"HPUB %s %d %d\r\n%s\r\n" % (subject.encode(), len(block), len(block), block))
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TRACE_TIMEOUT
     result = None
     while result is None and (left := deadline - time.monotonic()) > 0:
         try:

@@ -137,8 +137,7 @@ def _payloads(value: pa.Array) -> list[Any]:
 def _sizes(origin: Origin, first: int, value: pa.Array) -> Ints:
     """The size of each value. An error where one is null, empty or too large."""
     if value.null_count:
-        raise _refuse(
-            origin,
+        raise origin.cannot_write(
             first + pc.index(pc.is_null(value), True).as_py(),
             "has no value (null), and Iggy has no empty messages",
         )
@@ -146,10 +145,10 @@ def _sizes(origin: Origin, first: int, value: pa.Array) -> Ints:
     if not len(size):
         return size
     if size.min() == 0:
-        raise _refuse(origin, first + int(np.argmin(size)), "has an empty value, and Iggy has no empty messages")
+        raise origin.cannot_write(first + int(np.argmin(size)), "has an empty value, and Iggy has no empty messages")
     if size.max() > MOST_PAYLOAD:
         at = int(np.argmax(size))
-        raise _refuse(origin, first + at, f"has {int(size[at]):,} bytes, and Iggy takes {MOST_PAYLOAD:,}")
+        raise origin.cannot_write(first + at, f"has {int(size[at]):,} bytes, and Iggy takes {MOST_PAYLOAD:,}")
     return size
 
 
@@ -163,19 +162,19 @@ def _partitions(options: IggySinkOptions, origin: Origin, batch: pa.RecordBatch,
     if chosen == "partition" and options.partitioning == "auto":  # an INSERT leaves null what it does not name
         column = pc.coalesce(column.cast(pa.int64()), pa.array(turns))
     if column.null_count:
-        raise _refuse(origin, first + pc.index(pc.is_null(column), True).as_py(), f"has no {chosen} (null)")
+        raise origin.cannot_write(first + pc.index(pc.is_null(column), True).as_py(), f"has no {chosen} (null)")
     if chosen == "partition":
         numbers: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64)
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= count):
             at = int(np.argmax((numbers < 0) | (numbers >= count)))
-            raise _refuse(origin, first + at, f"has partition {numbers[at]}, and the topic has 0 to {count - 1}")
+            raise origin.cannot_write(first + at, f"has partition {numbers[at]}, and the topic has 0 to {count - 1}")
         return numbers
     encoded = column.cast(pa.binary()).dictionary_encode()
     keys = encoded.dictionary.to_pylist()
     for i, key in enumerate(keys):
         if not 0 < len(key) <= 255:
             at = pc.index(encoded.indices, i).as_py()
-            raise _refuse(origin, first + at, f"has a key of {len(key)} bytes, and Iggy takes 1 to 255")
+            raise origin.cannot_write(first + at, f"has a key of {len(key)} bytes, and Iggy takes 1 to 255")
     import xxhash
 
     hashed = np.array([xxhash.xxh32_intdigest(key) % count for key in keys], np.int64)
@@ -188,8 +187,7 @@ def _ids(origin: Origin, first: int, column: pa.Array) -> list[int]:
     for i, value in enumerate(column.to_pylist()):
         number = _number(value)
         if number is None or not 0 < number < 2**128:
-            raise _refuse(
-                origin,
+            raise origin.cannot_write(
                 first + i,
                 f"has the id {str(value)[:60]!r}, which is no number from 1 to 2^128 - 1, UUID or 16 bytes",
             )
@@ -225,30 +223,29 @@ def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> list[Any] | N
             kind = (header["kind"] or "raw") if typed else plain
             data = value.encode() if isinstance(value, str) else value
             if not key or len(key.encode()) > MOST_HEADER:
-                raise _refuse(
-                    origin, first + i, f"has a header named {str(key)[:40]!r}: a name has 1 to {MOST_HEADER} bytes"
+                raise origin.cannot_write(
+                    first + i, f"has a header named {str(key)[:40]!r}: a name has 1 to {MOST_HEADER} bytes"
                 )
             if not data or len(data) > MOST_HEADER:
-                raise _refuse(
-                    origin,
+                raise origin.cannot_write(
                     first + i,
                     f"has a header '{key[:40]}' of {len(data or b'')} bytes, and Iggy takes 1 to {MOST_HEADER}",
                 )
             if kind not in KINDS:
-                raise _refuse(
-                    origin, first + i, f"has a header '{key[:40]}' of the kind '{kind}'; there are: {', '.join(KINDS)}"
+                raise origin.cannot_write(
+                    first + i, f"has a header '{key[:40]}' of the kind '{kind}'; there are: {', '.join(KINDS)}"
                 )
             if len(data) != WIDTHS.get(kind, len(data)):
                 why = f"has a header '{key[:40]}' of the kind {kind} with {len(data)} bytes: it has {WIDTHS[kind]}"
-                raise _refuse(origin, first + i, why)
+                raise origin.cannot_write(first + i, why)
             if kind == "string" and not _is_text(data):
-                raise _refuse(origin, first + i, f"has a header '{key[:40]}' of the kind string that is no UTF-8")
+                raise origin.cannot_write(first + i, f"has a header '{key[:40]}' of the kind string that is no UTF-8")
             triples.append((key, kind, data))
         if len({key for key, _, _ in triples}) < len(triples):
-            raise _refuse(origin, first + i, "has two headers of the same name, and Iggy keeps one")
+            raise origin.cannot_write(first + i, "has two headers of the same name, and Iggy keeps one")
         if sum(len(key.encode()) + len(data) for key, _, data in triples) > MOST_HEADERS:
-            raise _refuse(
-                origin, first + i, f"has more than {MOST_HEADERS:,} bytes of headers, which Iggy does not take"
+            raise origin.cannot_write(
+                first + i, f"has more than {MOST_HEADERS:,} bytes of headers, which Iggy does not take"
             )
         headers.append(triples)
     return headers
@@ -260,7 +257,3 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _refuse(origin: Origin, row: int, why: str) -> OptionError:
-    return OptionError(f"row {row} of {origin} {why}.")

@@ -136,9 +136,9 @@ class DurableSource(BufferedSource):
                 f"ack={self.options.ack}, but consumer '{self.consumer}' has the ack policy {config.get('ack_policy')}."
             )
         self._ack_wait = field(config, "ack_wait", int, 30_000_000_000) / 1e9
-        return api.PullLimits.of(config, PULL, PULL_BYTES, self._patience())
+        return api.PullLimits.of(config, PULL, PULL_BYTES, self._pull_timeout())
 
-    def _patience(self) -> float:
+    def _pull_timeout(self) -> float:
         """How many seconds a pull may wait, so that acknowledgements and errors are in time."""
         return min(PULL_SECONDS, self._ack_wait / 6, self.options.request_timeout / 2)
 

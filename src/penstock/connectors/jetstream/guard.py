@@ -31,14 +31,12 @@ from penstock.connectors.jetstream.rows import MESSAGE_ID
 from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.connectors.jetstream.targets import Targets
 from penstock.errors import DataLossError, OptionError
-from penstock.kit.contract import Origin
+from penstock.kit.contract import CLOCK_SLACK, Origin
 from penstock.kit.rows import columns
 from penstock.planning.positions import Range
 
 # Use 80% of the duplicate window: what is sent must also arrive in it.
 WINDOW_SHARE = 0.8
-# Clocks of servers differ by far less than this, in microseconds.
-CLOCK_SLACK = 60_000_000
 # Reading back may take longer than the window. The next time is shorter, as less is new: try so many times.
 MOST_LOOKS = 10
 # Stored rows, with what is compared of them. Null where the server changes what is sent.

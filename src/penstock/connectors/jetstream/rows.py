@@ -68,7 +68,7 @@ def chunk(options: JetStreamSinkOptions, origin: Origin, batch: pa.RecordBatch, 
         if fault is None and name in names:
             fault = bad_value(name, batch.column(name).cast(pa.string()))
     if fault is not None:
-        raise row_error(origin, first, fault)
+        raise origin.cannot_write(first + fault.row, fault.why)
     ids = _ids(options, origin, batch, number)
     block = _block(options, batch, ids)
     conditional = "expectedLastSubjectSequence" in names or options.command_headers
@@ -83,12 +83,7 @@ def too_large(chunk: Chunk, origin: Origin, limit: int) -> OptionError | None:
 
 def chunk_error(origin: Origin, chunk: Chunk, fault: Fault) -> OptionError:
     """The error for a row of a chunk that cannot be published."""
-    return row_error(origin, 0, Fault(int(chunk.number[fault.row]), fault.why))
-
-
-def row_error(origin: Origin, first: int, fault: Fault) -> OptionError:
-    """The error for a row that cannot be published. `first` is the number of the first row of its batch."""
-    return OptionError(f"row {first + fault.row} of {origin} {fault.why}.")
+    return origin.cannot_write(int(chunk.number[fault.row]), fault.why)
 
 
 def _binary(column: pa.Array) -> pa.Array:

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from penstock.arrow.buffers import Ints, lengths, offsets
 from penstock.clients.nats.client import Connection, LineTooLong
 from penstock.clients.nats.commands import COMMANDS
-from penstock.clients.nats.frames import Fault, bad_body, bad_header, bad_subject, frames, header_lines, longest_line
+from penstock.clients.nats.frames import bad_body, bad_header, bad_subject, frames, header_lines, longest_line
 from penstock.clients.nats.pool import connect, keep
 from penstock.connectors.nats.options import CoreSinkOptions
-from penstock.errors import Disconnected, OptionError
+from penstock.errors import Disconnected
 from penstock.kit import templates
 from penstock.kit.contract import Origin, Receipt
 from penstock.kit.rows import BYTES, NAMED_VALUES, TEXT
@@ -71,7 +71,8 @@ class CoreSink:
             self._connection = None
             raise
         except LineTooLong:
-            raise _row_error(origin, first, longest_line(templates.names(self.options.subject, batch))) from None
+            fault = longest_line(templates.names(self.options.subject, batch))
+            raise origin.cannot_write(first + fault.row, fault.why) from None
 
     def _frames(self, batch: pa.RecordBatch, origin: Origin, first: int, limit: int) -> tuple[memoryview, Ints]:
         """The bytes to send, and where each row starts in them. An OptionError for the first row that is not valid."""
@@ -88,11 +89,6 @@ class CoreSink:
             fault = fault or bad_subject(reply.filter(pc.not_equal(reply, b"")))
         fault = fault or bad_body(block, value, limit)
         if fault is not None:
-            raise _row_error(origin, first, fault)
+            raise origin.cannot_write(first + fault.row, fault.why)
         out = frames(subject, reply, block, value)
         return memoryview(out.buffers()[2]), offsets(out)
-
-
-def _row_error(origin: Origin, first: int, fault: Fault) -> OptionError:
-    """The error for a row that cannot be published. `first` is the number of the first row of its batch."""
-    return OptionError(f"row {first + fault.row} of {origin} {fault.why}.")

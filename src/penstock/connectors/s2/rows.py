@@ -64,13 +64,14 @@ def ascending(
     """
     name, column = options.version_column, batch.column(options.version_column)
     if column.null_count:
-        raise _refuse(origin, first + pc.index(pc.is_null(column), True).as_py(), f"has no '{name}' (versionColumn)")
+        raise origin.cannot_write(
+            first + pc.index(pc.is_null(column), True).as_py(), f"has no '{name}' (versionColumn)"
+        )
     both = column if before is None else pa.concat_arrays([before, column])
     rises = pc.greater_equal(both[1:], both[:-1])
     if not pc.all(rises, min_count=0).as_py():
         keys = ", ".join(map(repr, options.key_columns))
-        raise _refuse(
-            origin,
+        raise origin.cannot_write(
             first + pc.index(rises, False).as_py() + (before is None),
             f"has an older '{name}' (versionColumn) than the row before it: a key might end with an old value. Put "
             f".repartition(n, {keys}).sortWithinPartitions({name!r}, {keys}) just before the write, for n tasks",
@@ -88,7 +89,7 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
         try:
             written, key, action, value = changes.encode(batch, options.key_columns)
         except changes.RowError as error:
-            raise _refuse(origin, first + error.row, error.why) from None
+            raise origin.cannot_write(first + error.row, error.why) from None
         streams, number = streams.filter(pa.array(written)), number[written]
         row = np.repeat(np.arange(len(value)), 2)
         header = _interleaved(pa.repeat(KEY, len(value)), pa.repeat(ACTION, len(value)))
@@ -98,18 +99,20 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
         value = batch.column("value").cast(pa.binary())
         if value.null_count:
             at = pc.index(pc.is_null(value), True).as_py()
-            raise _refuse(origin, first + at, "has no value (null). Write coalesce(value, '') for an empty body")
+            raise origin.cannot_write(first + at, "has no value (null). Write coalesce(value, '') for an empty body")
         row, header, content = _headers(origin, first, batch)
         if "timestamp" in names:
             moment = pc.fill_null(batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), -1)
             moment = np.asarray(moment)
             early = (moment < 0) & np.asarray(batch.column("timestamp").is_valid())
             if early.any():
-                raise _refuse(origin, first + int(np.argmax(early)), "has a timestamp before 1970, which S2 has not")
+                raise origin.cannot_write(
+                    first + int(np.argmax(early)), "has a timestamp before 1970, which S2 has not"
+                )
     if streams.null_count:
         row_at = int(number[pc.index(pc.is_null(streams), True).as_py()])
         why = templates.missing(_template(options, origin.partition), batch, row_at - first, "stream")
-        raise _refuse(origin, row_at, why)
+        raise origin.cannot_write(row_at, why)
     _check_names(origin, number, streams)
     if options.writer_headers:
         row, header, content = _signed(origin, len(value), row, header, content)
@@ -118,8 +121,7 @@ def records(options: S2SinkOptions, origin: Origin, batch: pa.RecordBatch, first
     most = MOST_BYTES - ROOM
     if len(encoded) and encoded.metered.max() > most:
         at = int(np.argmax(encoded.metered > most))
-        raise _refuse(
-            origin,
+        raise origin.cannot_write(
             int(number[at]),
             f"has {int(encoded.metered[at]):,} bytes for stream '{streams[at].as_py()}', headers included, "
             f"and S2 takes {most:,} of a record",
@@ -156,7 +158,7 @@ def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> tuple[Ints, p
     empty = np.asarray(pc.equal(pc.binary_length(name), 0))
     if len(empty) and empty.any():
         at = int(row[np.argmax(empty)])
-        raise _refuse(origin, first + at, "has a header without a name, which S2 keeps for its commands")
+        raise origin.cannot_write(first + at, "has a header without a name, which S2 keeps for its commands")
     return row, name, pc.fill_null(structs.field(1).cast(pa.binary()), b"")
 
 
@@ -182,11 +184,7 @@ def _check_names(origin: Origin, number: Ints, streams: pa.Array) -> None:
         if not 0 < len(name.encode()) <= 512 or "\0" in name:
             at = pc.index(streams, name).as_py()
             why = f"has the stream {name[:60]!r}: a name has 1 to 512 bytes, and none of them is NUL"
-            raise _refuse(origin, int(number[at]), why)
-
-
-def _refuse(origin: Origin, row: int, why: str) -> OptionError:
-    return OptionError(f"row {row} of {origin} {why}.")
+            raise origin.cannot_write(int(number[at]), why)
 
 
 def parts(records: Records) -> tuple[Ints, pa.Array, npt.NDArray[np.bool_]]:
