@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import iggy_harness
-import s2_harness
-from harness import Admin, server
+import iggy_servers
+import s2_servers
+from nats_servers import Admin, server
 from penstock.kit import retry
 from penstock.spark.session import local_session
 from penstock.testing.nats_server import NatsServer
@@ -90,27 +90,27 @@ def admin(nats: NatsServer) -> Iterator[Admin]:
 
 
 @pytest.fixture(scope="session")
-def s2() -> Iterator["S2Lite | s2_harness.Cloud"]:
+def s2() -> Iterator["S2Lite | s2_servers.Cloud"]:
     """One s2-lite in memory for all tests that do not harm it."""
-    with s2_harness.server() as running:
+    with s2_servers.server() as running:
         yield running
 
 
 @pytest.fixture
-def s2_admin(s2: "S2Lite | s2_harness.Cloud") -> s2_harness.S2Admin:
-    return s2_harness.S2Admin(s2)
+def s2_admin(s2: "S2Lite | s2_servers.Cloud") -> s2_servers.S2Admin:
+    return s2_servers.S2Admin(s2)
 
 
 @pytest.fixture(scope="session")
-def iggy() -> Iterator[iggy_harness.Server]:
+def iggy() -> Iterator[iggy_servers.Server]:
     """One double of Iggy, or the server that IGGY_TEST_ADDRESS names, for all tests that do not harm it."""
-    with iggy_harness.server() as running:
+    with iggy_servers.server() as running:
         yield running
 
 
 @pytest.fixture
-def iggy_admin(iggy: iggy_harness.Server) -> iggy_harness.IggyAdmin:
-    return iggy_harness.IggyAdmin(iggy)
+def iggy_admin(iggy: iggy_servers.Server) -> iggy_servers.IggyAdmin:
+    return iggy_servers.IggyAdmin(iggy)
 
 
 @pytest.fixture

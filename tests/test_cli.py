@@ -12,10 +12,10 @@ import pyspark
 import pytest
 from typer.testing import CliRunner
 
-import iggy_harness
+import iggy_servers
 import penstock
-import s2_harness
-from harness import Admin
+import s2_servers
+from nats_servers import Admin
 from penstock.cli import app
 from penstock.connectors.s2 import S2Streams
 from penstock.kit.contract import Origin
@@ -112,7 +112,7 @@ def test_peek_at_a_work_queue_needs_direct_gets_and_says_how_to_allow_them(
 
 
 def test_peek_shows_changes_to_a_table(
-    s2: "S2Lite | s2_harness.Cloud", s2_admin: s2_harness.S2Admin, stream: str
+    s2: "S2Lite | s2_servers.Cloud", s2_admin: s2_servers.S2Admin, stream: str
 ) -> None:
     name = f"peek-{stream.lower()}"
     s2_admin.make(name)
@@ -133,12 +133,12 @@ def test_peek_shows_changes_to_a_table(
 
 
 def test_peek_at_iggy_shows_the_newest_of_all_partitions(
-    iggy: iggy_harness.Server, iggy_admin: iggy_harness.IggyAdmin, stream: str
+    iggy: iggy_servers.Server, iggy_admin: iggy_servers.IggyAdmin, stream: str
 ) -> None:
     iggy_admin.make(f"peek-{stream}", "orders", 2)
     for partition in range(2):
         iggy_admin.send(f"peek-{stream}", "orders", [b"p%d-%d" % (partition, i) for i in range(5)], partition)
-    words = [f"{key}={value}" for key, value in iggy_harness.options(iggy).items()]
+    words = [f"{key}={value}" for key, value in iggy_servers.options(iggy).items()]
     code, said = peek("iggy", *words, f"stream=peek-{stream}", "topic=orders", "typedHeaders=true", "-n", "10")
     assert code == 0, said
     assert all(f"p{partition}-{i}" in said for partition in range(2) for i in range(5))

@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-import iggy_harness
-from harness import Admin
+import iggy_servers
+from nats_servers import Admin
 from penstock.cli import app
 from penstock.connectors import FORMATS
 from penstock.testing.nats_server import NatsServer
 from penstock.testing.s2_lite import S2Lite
-from s2_harness import S2Admin
+from s2_servers import S2Admin
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -107,12 +107,12 @@ def s2_orders() -> Iterator[S2Lite]:
 
 
 @pytest.fixture(scope="module")
-def iggy_orders(iggy: iggy_harness.Server) -> dict[str, str]:
-    admin = iggy_harness.IggyAdmin(iggy)
+def iggy_orders(iggy: iggy_servers.Server) -> dict[str, str]:
+    admin = iggy_servers.IggyAdmin(iggy)
     admin.make("telemetry", "orders", 2)
     for partition in range(2):
         admin.send("telemetry", "orders", [b'{"user": "u%d"}' % (i % 3) for i in range(10)], partition)
-    return iggy_harness.options(iggy)
+    return iggy_servers.options(iggy)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from sink_writes import Stopped, batch, bodies, commit, write
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.connectors.jetstream.targets import Targets
 from penstock.errors import ConnectError
 from penstock.kit import process_cache as pool

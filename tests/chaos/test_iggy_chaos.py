@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from iggy_sources_and_sinks import QUICK
 
-from iggy_harness import IggyAdmin, options
+from iggy_servers import IggyAdmin, options
 from penstock.connectors.iggy import Iggy
 from penstock.errors import ConnectError
 from penstock.kit.contract import Origin

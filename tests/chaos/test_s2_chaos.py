@@ -16,7 +16,7 @@ from penstock.errors import ConnectError
 from penstock.kit.contract import Origin
 from penstock.testing.proxy import Proxy
 from penstock.testing.s2_lite import S2Lite
-from s2_harness import S2Admin
+from s2_servers import S2Admin
 
 ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
 GROUP = 10  # rounds to a test; in one of them the server is killed

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from iggy_harness import IggyAdmin, Server, options
+from iggy_servers import IggyAdmin, Server, options
 from penstock.connectors.iggy import Iggy
 from penstock.testing.conformance import Conformance, WriteConformance
 from penstock.testing.iggy_double import IggyDouble

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.planning.positions import Range
 from penstock.testing.conformance import Conformance, WriteConformance

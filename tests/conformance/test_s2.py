@@ -7,7 +7,7 @@ import pytest
 from penstock.connectors.s2 import S2Streams
 from penstock.testing.conformance import Conformance, WriteConformance
 from penstock.testing.s2_lite import S2Lite
-from s2_harness import Cloud, S2Admin
+from s2_servers import Cloud, S2Admin
 
 _runs = itertools.count(1)
 

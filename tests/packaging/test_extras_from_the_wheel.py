@@ -19,9 +19,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import iggy_harness
-import s2_harness
-from harness import Admin
+import iggy_servers
+import s2_servers
+from nats_servers import Admin
 from penstock.testing import JournalLog, NatsServer, S2Lite
 
 ROOT = Path(__file__).parents[2]
@@ -212,7 +212,7 @@ def test_the_extra_jetstream_alone_writes_and_reads_a_stream_with_an_nkey(
 
 
 def test_the_extra_s2_alone_writes_and_reads_a_stream_with_zstd(
-    install: Callable[..., Environment], s2: "S2Lite | s2_harness.Cloud", s2_admin: s2_harness.S2Admin
+    install: Callable[..., Environment], s2: "S2Lite | s2_servers.Cloud", s2_admin: s2_servers.S2Admin
 ) -> None:
     python = install("s2")
     assert python.importable(ALL_CLIENTS) == CLIENTS["s2"]
@@ -222,12 +222,12 @@ def test_the_extra_s2_alone_writes_and_reads_a_stream_with_zstd(
 
 
 def test_the_extra_iggy_alone_writes_and_reads_a_topic_by_keys(
-    install: Callable[..., Environment], iggy: iggy_harness.Server, iggy_admin: iggy_harness.IggyAdmin
+    install: Callable[..., Environment], iggy: iggy_servers.Server, iggy_admin: iggy_servers.IggyAdmin
 ) -> None:
     python = install("iggy")
     assert python.importable(ALL_CLIENTS) == CLIENTS["iggy"]
     iggy_admin.make("from-the-wheel", "orders", 2)
-    reach = {**iggy_harness.options(iggy), "stream": "from-the-wheel", "topic": "orders"}
+    reach = {**iggy_servers.options(iggy), "stream": "from-the-wheel", "topic": "orders"}
     found = written_and_read(
         python, "iggy", reach, {"value": VALUES, "key": ["a", "b", "c"]}, written={"partitioning": "key"}
     )

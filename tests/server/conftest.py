@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.errors import Disconnected
 from penstock.kit.process_cache import close_all
 from penstock.kit.retry import Retry

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from iggy_harness import IggyAdmin, Server, options
+from iggy_servers import IggyAdmin, Server, options
 from penstock.connectors.iggy import Iggy
 from penstock.kit.contract import Origin, Receipt
 from penstock.planning.positions import Range

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.connectors.jetstream.source import JetStreamSource
 from penstock.planning.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from penstock.connectors.s2 import S2Streams
 from penstock.kit.contract import Origin, Receipt
 from penstock.planning.positions import Offsets, Range
 from penstock.testing.s2_lite import S2Lite
-from s2_harness import Cloud, S2Admin
+from s2_servers import Cloud, S2Admin
 
 ME = Origin("3f0c8a52-0000-4000-8000-000000000001", 3, 0)
 QUICK = {"requestTimeout": "3s"}

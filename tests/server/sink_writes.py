@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.kit.contract import Origin, Receipt
 from penstock.planning.positions import Range

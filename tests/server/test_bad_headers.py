@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from jetstream_sources import Query, everything, opened, sequences, until, values, whole
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.connectors.nats import CoreNats
 from penstock.connectors.nats.source import SHARD
 from penstock.planning.positions import Range

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jetstream_sources import Query, numbers, opened, sequences, table, until, whole
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.clients.jetstream import engines
 from penstock.clients.jetstream.calls import Calls, Stored
 from penstock.errors import ConnectError, DataLossError, PenstockError

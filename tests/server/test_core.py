@@ -12,7 +12,7 @@ import pytest
 from jetstream_sources import Query, opened, until
 from sink_writes import HEADERS, batch, bodies, count, stored
 
-from harness import Admin, server
+from nats_servers import Admin, server
 from penstock.connectors.nats import CoreNats
 from penstock.connectors.nats.source import SHARD, CoreSource
 from penstock.errors import ConnectError, DataLossError, OptionError

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from jetstream_sources import Query, consumers, numbers, once, opened, sequences, table, until, whole
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.clients.jetstream import api, engines
 from penstock.clients.jetstream.calls import Calls
 from penstock.clients.nats.client import Connection

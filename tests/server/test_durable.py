@@ -12,7 +12,7 @@ import pytest
 from jetstream_sources import take, until
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from harness import Admin, server
+from nats_servers import Admin, server
 from penstock.connectors.jetstream import JetStream
 from penstock.connectors.jetstream.durable import DurableSource
 from penstock.errors import Disconnected, OptionError

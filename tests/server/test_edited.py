@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from jetstream_sources import Query, consumers, everything, numbers, once, opened, table, until
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.errors import OptionError
 from penstock.kit.contract import Predicate

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jetstream_sources import consumers, numbers, once, opened, sequences, table, until, whole
 
-from harness import Admin, server
+from nats_servers import Admin, server
 from penstock.clients.jetstream import api, engines
 from penstock.clients.jetstream.calls import ApiError
 from penstock.errors import ConnectError, OptionError

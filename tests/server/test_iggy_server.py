@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from iggy_sources_and_sinks import ME, numbers, read, sink, source, values, write
 
-from iggy_harness import IggyAdmin, Server
+from iggy_servers import IggyAdmin, Server
 from penstock.clients.iggy import wire
 from penstock.connectors.iggy import Iggy
 from penstock.errors import ConnectError, DataLossError, Disconnected, OptionError, ProtocolError

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from sink_writes import Stopped, batch, batches, bodies, commit, count, dies_after, stored, write
 
-from harness import Admin, server, server_binary
+from nats_servers import Admin, server, server_binary
 from penstock.connectors.jetstream import JetStream, ledger
 from penstock.connectors.jetstream.sink import JetStreamSink
 from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from jetstream_sources import opened, sequences, table, until, whole
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.errors import PenstockError
 from penstock.testing.nats_server import NatsServer, free_port
 from penstock.testing.proxy import Proxy

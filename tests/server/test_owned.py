@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from jetstream_sources import Query, numbers, once, opened, sequences, table, take, until
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.clients.jetstream.calls import ApiError, Calls
 from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.planning.planner import Planner

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from jetstream_sources import Query, numbers, once, opened, table
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.errors import OptionError
 from penstock.spark.reading import StreamReader
 from penstock.testing.nats_server import NatsServer

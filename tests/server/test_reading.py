@@ -23,7 +23,7 @@ from jetstream_sources import (
     whole,
 )
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.clients.jetstream import engines
 from penstock.clients.nats.client import Connection
 from penstock.connectors.jetstream import JetStream

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from jetstream_sources import Query, consumers, everything, numbers, once, opened, sequences, table, whole
 
-from harness import Admin, server, server_binary
+from nats_servers import Admin, server, server_binary
 from penstock.clients.nats.client import Denied
 from penstock.errors import ConnectError, DataLossError, OptionError
 from penstock.planning.positions import Position, Range

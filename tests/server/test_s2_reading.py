@@ -20,7 +20,7 @@ from penstock.planning.planner import Planner
 from penstock.planning.positions import Range
 from penstock.testing.proxy import Proxy
 from penstock.testing.s2_lite import S2Lite
-from s2_harness import Cloud, S2Admin, lite
+from s2_servers import Cloud, S2Admin, lite
 
 _names = itertools.count(1)
 Server = S2Lite | Cloud

@@ -15,7 +15,7 @@ import pytest
 from credentials import JETSTREAM, UNLIMITED, Authority, Key, creds, jwt, key
 from jetstream_sources import Query, everything, numbers, opened, sequences, table, whole
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.clients.jetstream.calls import ApiError
 from penstock.errors import ConnectError, OptionError, PenstockError
 from penstock.planning.positions import Range

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from sink_writes import HEADERS, ORIGIN, batch, batches, bodies, commit, count, stored, write
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.clients.jetstream import publish
 from penstock.connectors.jetstream import JetStream
 from penstock.errors import ConnectError, OptionError

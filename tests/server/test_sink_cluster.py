@@ -10,7 +10,7 @@ from jetstream_sources import until
 from sink_writes import Stopped, batch, bodies, commit, count, dies_after, write
 from test_cluster import SHORT_TIMEOUTS, Cluster, asked
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.errors import OptionError
 from penstock.kit.contract import Origin, Receipt
 from penstock.kit.retry import Retry

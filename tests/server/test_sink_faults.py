@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from sink_writes import batch, batches, bodies, count, write
 
-from harness import Admin, server
+from nats_servers import Admin, server
 from penstock.clients.nats.client import Connection
 from penstock.errors import Disconnected, OptionError
 from penstock.kit.contract import Origin

@@ -16,7 +16,7 @@ import pytest
 from jetstream_sources import until
 from sink_writes import HEADERS, ORIGIN, Stopped, batch, batches, bodies, commit, count, dies_after, stored, write
 
-from harness import Admin, server
+from nats_servers import Admin, server
 from penstock.connectors.jetstream.guard import Guard, _Unknown
 from penstock.connectors.jetstream.sink import _Task
 from penstock.errors import ConnectError, OptionError, ProtocolError

@@ -12,7 +12,7 @@ import pytest
 from jetstream_sources import until
 from sink_writes import ORIGIN, Stopped, batch, batches, bodies, count, dies_after, stored, write
 
-from harness import Admin, server, server_binary
+from nats_servers import Admin, server, server_binary
 from penstock.clients.jetstream import publish
 from penstock.clients.nats.client import Connection
 from penstock.connectors.jetstream.targets import Targets

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from jetstream_sources import Query, consumers, everything, numbers, once, opened, sequences, table, until, whole
 
-from harness import Admin, server, server_binary
+from nats_servers import Admin, server, server_binary
 from penstock.errors import OptionError
 from penstock.planning.positions import Position, Range
 from penstock.testing.nats_server import NatsServer

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.connectors import FORMATS, connector
 from penstock.connectors.jetstream import JetStream
 from penstock.errors import OptionError

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from harness import Admin
-from iggy_harness import IggyAdmin
-from iggy_harness import options as of_iggy
+from iggy_servers import IggyAdmin
+from iggy_servers import options as of_iggy
+from nats_servers import Admin
 from penstock.connectors import connector
 from penstock.planning.positions import Position
 from penstock.testing.nats_server import NatsServer
-from s2_harness import S2Admin
+from s2_servers import S2Admin
 
 FOLDER = Path(__file__).parent.parent / "checkpoints"
 COUNT, MORE = 40, 20

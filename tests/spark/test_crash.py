@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.testing.nats_server import NatsServer
 from spark.jobs import Job, kill, kill_jvm, task_workers, wait
 

@@ -16,9 +16,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from harness import Admin
-from iggy_harness import IggyAdmin, options
-from iggy_harness import Server as IggyServer
+from iggy_servers import IggyAdmin, options
+from iggy_servers import Server as IggyServer
+from nats_servers import Admin
 from penstock.connectors.iggy import Iggy
 from penstock.connectors.jetstream import JetStream
 from penstock.connectors.journal import Journal
@@ -32,7 +32,7 @@ from penstock.kit.contract import Origin, Receipt, Sink, Source
 from penstock.planning.positions import Range
 from penstock.testing.journal import JournalLog
 from penstock.testing.nats_server import NatsServer
-from s2_harness import S2Admin
+from s2_servers import S2Admin
 from spark.test_sink import numbers
 
 ROWS = 6000

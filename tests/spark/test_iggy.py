@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from iggy_harness import IggyAdmin, Server, options
+from iggy_servers import IggyAdmin, Server, options
 from penstock.testing.iggy_double import IggyDouble
 from spark.jobs import Job, kill_application, wait
 

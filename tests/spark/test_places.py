@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.testing.nats_server import NatsServer, free_port
 from spark.jobs import Job, descendants, kill, wait
 

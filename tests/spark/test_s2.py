@@ -17,7 +17,7 @@ from penstock import s2 as tables
 from penstock.connectors.s2 import S2Streams
 from penstock.testing.proxy import Proxy
 from penstock.testing.s2_lite import S2Lite, binary
-from s2_harness import Cloud, S2Admin, lite
+from s2_servers import Cloud, S2Admin, lite
 from spark.jobs import Job, kill_application, wait
 
 _names = itertools.count(1)

@@ -15,10 +15,10 @@ import nkeys
 import pytest
 from pyspark.sql import SparkSession
 
-import iggy_harness
+import iggy_servers
 import penstock
-import s2_harness
-from harness import Admin
+import s2_servers
+from nats_servers import Admin
 from penstock.connectors import FORMATS, connector
 from penstock.options import alias, secrets, shown
 from penstock.spark.connector import HIDDEN
@@ -62,8 +62,8 @@ def needle(name: str, field: str, marked: bool) -> str:
 @pytest.fixture(scope="module")
 def seen(
     nats: NatsServer,
-    s2: "S2Lite | s2_harness.Cloud",
-    iggy: iggy_harness.Server,
+    s2: "S2Lite | s2_servers.Cloud",
+    iggy: iggy_servers.Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, str]]:
     """All that Spark shows, by place."""
@@ -72,9 +72,9 @@ def seen(
     admin.create("SECRETS", "secrets.>")
     admin.numbers("SECRETS", 3, subject="secrets.n")
     admin.close()
-    s2_harness.S2Admin(s2).make("secrets")
-    iggy_harness.IggyAdmin(iggy).make("secrets", "orders", 1)
-    reach = {key: value for key, value in iggy_harness.options(iggy).items() if key != "passwordFile"}
+    s2_servers.S2Admin(s2).make("secrets")
+    iggy_servers.IggyAdmin(iggy).make("secrets", "orders", 1)
+    reach = {key: value for key, value in iggy_servers.options(iggy).items() if key != "passwordFile"}
     written = {"servers": nats.url, "subject": "secrets.x", "connectionName": CONTROL}
     places = {
         "jetstream": ({"servers": nats.url, "stream": "SECRETS", "connectionName": CONTROL}, written),

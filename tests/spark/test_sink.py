@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from harness import Admin
+from nats_servers import Admin
 from penstock.connectors.jetstream import JetStream
 from penstock.planning.positions import Range
 from penstock.testing.nats_server import NatsServer, free_port

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from harness import Admin, server
+from nats_servers import Admin, server
 from penstock.testing.nats_server import NatsServer
 
 COLUMNS = "value BINARY, headers ARRAY<STRUCT<key STRING, value BINARY>>, timestamp TIMESTAMP, stream STRING, " \

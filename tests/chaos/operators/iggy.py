@@ -9,7 +9,7 @@ from typing import Any
 import apache_iggy as sdk
 import pyarrow as pa
 
-from iggy_harness import IggyAdmin, options
+from iggy_servers import IggyAdmin, options
 from operators.model import Record, Row
 from operators.scene import AWAY, HEADERS, LOSS, OTHER_ROWS, Operator, Scene, as_headers, of_body, pairs
 from penstock.connectors.iggy import Iggy as Connection

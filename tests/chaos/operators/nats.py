@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import Admin
+from nats_servers import Admin
 from operators.model import Headers
 from operators.scene import AWAY, DENIED, Operator, Scene
 from penstock.clients.jetstream.calls import ApiError

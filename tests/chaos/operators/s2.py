@@ -25,7 +25,7 @@ from penstock.connectors.s2 import S2Streams
 from penstock.errors import ConnectError, OptionError, PenstockError
 from penstock.spark.connector import Connector
 from penstock.testing.s2_lite import S2Lite
-from s2_harness import S2Admin
+from s2_servers import S2Admin
 
 LIMITS = {"requestTimeout": "3s", "connectTimeout": "2s", "reconnectTimeout": "8s"}
 FOREIGN = b"somebody else's"
