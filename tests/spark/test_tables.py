@@ -99,6 +99,17 @@ def test_an_insert_that_fills_what_the_server_gives_is_refused_in_one_sentence(t
     assert tables.counts() == (3, 0)
 
 
+def test_an_insert_may_be_known_again_but_a_table_gives_no_name_to_all_of_its_inserts(tables: Tables) -> None:
+    rows = tables.spark.table("src").selectExpr("value", "'dst.y' AS subject")
+    for version in (0, 0, 1, 1):
+        rows.writeTo("dst").option("txnAppId", "to-dst").option("txnVersion", version).append()
+        tables.sql(f"INSERT INTO dst WITH (txnAppId 'by-sql', txnVersion '{version}') (value) SELECT value FROM src")
+    assert tables.counts() == (3, 12)
+    options = f"servers '{tables.there.url}', stream 'DST', subject 'dst.x', txnAppId 'a', txnVersion '0'"
+    with pytest.raises(PySparkException, match=r"belong to one write.*Give them with the write: df\.writeTo"):
+        tables.sql(f"CREATE TABLE made USING jetstream OPTIONS ({options})")
+
+
 def test_a_table_of_core_nats_takes_an_insert(tables: Tables) -> None:
     options = f"servers '{tables.there.url}', subjects 'dst.>', subject 'dst.core'"
     tables.sql(f"CREATE TABLE made USING nats OPTIONS ({options})")

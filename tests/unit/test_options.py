@@ -722,3 +722,43 @@ def test_retries_by_number_hold_where_no_time_is_given(format: str) -> None:
 def test_a_time_may_be_a_number_of_milliseconds() -> None:
     assert parse(startingTimestamp=1794775751120).starting_timestamp == 1794775751120000
     assert parse(startingTimestamp="1794775751120").starting_timestamp == 1794775751120000
+
+
+def written_as(**more: str) -> Any:
+    return JetStream.parse_sink({"subject": "a", **more})
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "a;b", "a/b", "a*", ">", "größe", "x" * 101])
+def test_a_txn_app_id_has_only_characters_that_part_no_names(name: str) -> None:
+    with pytest.raises(OptionError, match=r"option 'txnAppId' must be 1 to 100 letters, digits, - or _, but is"):
+        written_as(txnAppId=name, txnVersion="0")
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("-1", "must be greater than or equal to 0, but is '-1'"),
+        ("1.5", "must be a whole number, but is '1.5'"),
+        ("", "must be a whole number, but is ''"),
+        (str(2**63), "must be less than 9223372036854775808"),
+    ],
+)
+def test_a_txn_version_is_a_whole_number(version: str, why: str) -> None:
+    with pytest.raises(OptionError, match=f"option 'txnVersion' {why}"):
+        written_as(txnAppId="a", txnVersion=version)
+
+
+@pytest.mark.parametrize("format", ["jetstream", "s2", "iggy", "journal"])
+def test_a_write_is_known_again_by_both_or_by_none(format: str) -> None:
+    needed = {
+        "jetstream": {"subject": "a"},
+        "s2": {"basin": "some-basin", "stream": "x"},
+        "iggy": {"stream": "s", "topic": "t", "password": "p"},
+        "journal": {"directory": "/tmp/journal"},
+    }[format]
+    name = "0b9e4a2c-0000-4000-8000-000000000001-main"
+    options: Any = connector(format).parse_sink({**needed, "txnappid": name, "txnversion": "7"})
+    assert (options.txn_app_id, options.txn_version) == (name, 7)
+    for there, missing in (("txnAppId", "txnVersion"), ("txnVersion", "txnAppId")):
+        with pytest.raises(OptionError, match=f"'{there}' needs '{missing}' beside it"):
+            connector(format).parse_sink({**needed, there: "1"})

@@ -3,7 +3,7 @@ server.
 """
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -77,7 +77,7 @@ class Origin(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """Whether this is a task of a `df.write`, which is never replayed."""
+        """Whether this is a task of a `df.write` without `txnAppId`, which is never replayed."""
         return self.query.startswith(_SINGLE)
 
     @property
@@ -93,13 +93,23 @@ class Origin(NamedTuple):
         """The id of a row without the number of the row, which follows."""
         return f"{self.query}/{self.batch}/{self.partition}/"
 
+    @property
+    def rules(self) -> str:
+        """What to add to an error about what was written before; empty for a query, whose batches Spark numbers."""
+        return ""
+
     def differs(self, how: str, otherwise: str = "") -> ProtocolError:
         """The error for a replay with other rows than the first time."""
         return ProtocolError(
             f"{self} was written before with other rows: {how}. A query must give the same rows for the same input to "
             "be written exactly once: take out what differs from run to run (rand, now, unordered limits), or "
-            f"{otherwise}set delivery=at_least_once."
+            f"{otherwise}set delivery=at_least_once.{self.rules}"
         )
+
+    def moved(self, partitions: Iterable[int], otherwise: str = "") -> ProtocolError:
+        """The error for a batch where these partitions had rows before and have none now."""
+        how = "it had rows then and has none now. They came in another partition, and may be there twice"
+        return self._replace(partition=min(partitions)).differs(how, otherwise)
 
     def cannot_write(self, row: int, why: str) -> OptionError:
         """The error for a row that cannot be written, by its number in the task."""
@@ -109,7 +119,25 @@ class Origin(NamedTuple):
         """The error for an attempt that was replaced long ago: its query has written a later batch."""
         return ConnectError(
             f"{self} is being written, but there are rows of batch {batch} already: another run of this query has "
-            "overtaken it. Stop one of the two."
+            f"overtaken it. Stop one of the two.{self.rules}"
+        )
+
+
+class Transaction(Origin):
+    """A task of a `df.write` that is known again: `txnAppId` is in place of a query, `txnVersion` of its batch."""
+
+    @property
+    def is_single(self) -> bool:
+        """False, whatever its name: it may be replayed."""
+        return False
+
+    @property
+    def rules(self) -> str:
+        """What the user's numbers must be like. Spark's are so by themselves."""
+        return (
+            f" Here the query is txnAppId '{self.query}', and the batch is txnVersion {self.batch}. Each write inside "
+            "of foreachBatch needs a txnAppId of its own, and new ones with a new checkpoint. Versions count from 0 "
+            "and leave none out: write a batch without rows too."
         )
 
 
@@ -139,6 +167,7 @@ class Receipt:
     spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # as in Spans
     known: int = 0  # how many of these rows an earlier attempt had written
     packed: bytes | None = field(default=None, repr=False)  # rows that the driver is to write
+    digest: str = ""  # tells other rows from these, where the sink keeps it
 
     def __str__(self) -> str:
         places = ", ".join(f"{stream} {first} to {last}" for stream, (first, last) in sorted(self.spans.items()))
@@ -156,7 +185,7 @@ class Sink(Protocol):
         """Write rows. An earlier attempt of the same origin may have written some of them, or all. Executor."""
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
-        """All tasks of a batch are done. `batch` is None for `df.write`, which is never replayed.
+        """All tasks of a batch are done. `batch` is None for a `df.write` without `txnAppId`, which is never replayed.
 
         May be called twice for one batch, also after a Disconnected. Driver, in another process than `write`.
         """
@@ -189,8 +218,8 @@ class Emptying(Protocol):
 
 @runtime_checkable
 class Beginning(Protocol):
-    """A sink that searches for rows of earlier attempts. A `df.write` has a new name, so all of its rows lie behind
-    where logs ended when it began, and only these are searched.
+    """A sink that searches for rows of earlier attempts. A `df.write` without `txnAppId` has a new name, so all of its
+    rows lie behind where logs ended when it began, and only these are searched.
     """
 
     def ends(self) -> Offsets:

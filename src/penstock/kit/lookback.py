@@ -53,5 +53,5 @@ def cannot_tell(origin: Origin, where: str, why: str, remedy: str) -> ConnectErr
     """The error where nothing shows whether an earlier attempt wrote rows."""
     return ConnectError(
         f"cannot tell whether {origin} was written to {where} before: {why}. If it was not, set "
-        f"delivery=at_least_once for one run. {remedy}"
+        f"delivery=at_least_once for one run. {remedy}{origin.rules}"
     )

@@ -1,9 +1,10 @@
 """The options that all sources or all sinks share. Knows no server and no Spark."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from penstock.kit.retry import Retry
 from penstock.options.model import Options, option
@@ -131,3 +132,33 @@ class WriteOptions(Options):
         doc="`exactly_once`: a retried task or a replayed batch leaves no row twice. `at_least_once`: it may, and "
         "writing is cheaper.",
     )
+    txn_app_id: str | None = option(
+        None,
+        doc="Only `df.write`, such as one inside `foreachBatch`: a name for this write, with letters, digits, `-` and "
+        "`_`. What was written with the same `txnAppId` and `txnVersion` before is not written again. Two writes to "
+        "one server need two names. Needs `txnVersion`.",
+        example="orders-main",
+    )
+    txn_version: Annotated[int, Field(ge=0, lt=2**63)] | None = option(
+        None,
+        doc="Only `df.write`: the number of the batch that `foreachBatch` is called with. Versions count from 0 and "
+        "leave none out. Needs `txnAppId`.",
+    )
+
+    @field_validator("txn_app_id")
+    @classmethod
+    def _txn_app_id_is_a_name(cls, name: str | None) -> str | None:
+        # It goes into subjects, headers and stamps, where other characters part names.
+        if name is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+            raise ValueError("must be 1 to 100 letters, digits, - or _")
+        return name
+
+    @model_validator(mode="after")
+    def _txn_has_both(self) -> Self:
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            there, missing = ("txnVersion", "txnAppId") if self.txn_app_id is None else ("txnAppId", "txnVersion")
+            raise ValueError(
+                f"'{there}' needs '{missing}' beside it: a write is known again by both. Inside foreachBatch, the "
+                "version is the number of the batch"
+            )
+        return self

@@ -34,7 +34,14 @@ def given_to_create(options: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def remember(schema: StructType, given: Mapping[str, str], models: Iterable[type[Options]]) -> StructType:
-    """`schema` with the options in one of its fields. An error where one is a secret, as a catalog shows options."""
+    """`schema` with the options in one of its fields. An error where one is a secret, as a catalog shows options, and
+    where one belongs to a single write.
+    """
+    if {"txnappid", "txnversion"} & {key.lower() for key in given}:
+        raise OptionError(
+            "options 'txnAppId' and 'txnVersion' belong to one write, and a table would give them to each: only the "
+            "first INSERT would be written. Give them with the write: df.writeTo(...).option('txnAppId', ...)."
+        )
     for model in models:
         known, hidden = spellings(model), secrets(model)
         for name in (known[key.lower()] for key in given if known.get(key.lower()) in hidden):
@@ -86,10 +93,9 @@ class InsertWriter(BatchWriter[Write]):
         connector: "type[Connector[Any, Write]]",
         options: Write,
         columns: pa.Schema,
-        query: str,
         own: Sequence[str],
     ):
-        super().__init__(connector, options, without(columns, own), query)
+        super().__init__(connector, options, without(columns, own))
         self.own = own
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:

@@ -20,9 +20,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import OptionError
-from penstock.kit.contract import Guarantee, Origin, Predicate, Sink, Source
+from penstock.kit.contract import Guarantee, Predicate, Sink, Source
 from penstock.kit.retry import at_once
-from penstock.options import SECRET, Options, ReadOptions, alias, secrets, shown, spellings
+from penstock.options import SECRET, Options, ReadOptions, WriteOptions, alias, secrets, shown, spellings
 from penstock.spark.catalog import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
 from penstock.spark.progress import FiguresAccumulator
 from penstock.spark.reading import BatchReader, PushingReader, StreamReader
@@ -146,14 +146,14 @@ class Connector(spark.DataSource, Generic[Read, Write]):
         return StreamReader(type(self), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter[Write]:
-        """A writer for `df.write`, with a new name: only retries inside this write are known again."""
+        """A writer for `df.write`."""
         writer = self._batch_writer(schema, overwrite)
         writer.check()
         return writer
 
     def _batch_writer(self, schema: StructType, overwrite: bool) -> BatchWriter[Write]:
         if not is_insert(schema):
-            return BatchWriter(type(self), *self._writing(schema, overwrite, "write"), query=Origin.single())
+            return BatchWriter(type(self), *self._writing(schema, overwrite, "write"))
         self._only_appends(overwrite)
         options = cast(Write, self._effective(schema, self.sink_options_type, "write", of_table=True))
         columns, own = arrow_schema(schema), self.servers_own(options)
@@ -161,11 +161,17 @@ class Connector(spark.DataSource, Generic[Read, Write]):
         if filled:
             raise not_ours(self.format, filled, without(columns, own).names)
         self.open_sink(options, without(columns, own))
-        return InsertWriter(type(self), options, columns, Origin.single(), own)
+        return InsertWriter(type(self), options, columns, own)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter[Write]:  # noqa: N802 - Spark's name
         """A writer for `df.writeStream`."""
-        return StreamWriter(type(self), *self._writing(schema, overwrite, "writeStream"))
+        options, columns = self._writing(schema, overwrite, "writeStream")
+        if isinstance(options, WriteOptions) and options.txn_app_id is not None:
+            raise OptionError(
+                "options 'txnAppId' and 'txnVersion' are for df.write, such as one inside of foreachBatch. A streaming "
+                "query is known by its checkpoint, and its batches have numbers: leave both out of writeStream."
+            )
+        return StreamWriter(type(self), options, columns)
 
     def _writing(self, schema: StructType, overwrite: bool, way: str) -> tuple[Write, pa.Schema]:
         self._only_appends(overwrite)

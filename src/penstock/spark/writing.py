@@ -10,10 +10,10 @@ from pyspark import TaskContext
 from pyspark.sql import datasource as spark
 
 from penstock.errors import ProtocolError
-from penstock.kit.contract import Beginning, Origin, Receipt, Sink
+from penstock.kit.contract import Beginning, Origin, Receipt, Sink, Transaction
 from penstock.kit.figures import Figures, count, so_far
 from penstock.kit.retry import at_once
-from penstock.options import Options
+from penstock.options import Options, WriteOptions
 from penstock.planning.positions import Offsets
 from penstock.spark.input import whole
 from penstock.spark.process import settle_in
@@ -131,15 +131,23 @@ class StreamWriter(_Writing[Write], spark.DataSourceStreamArrowWriter):
 
 
 class BatchWriter(_Writing[Write], spark.DataSourceArrowWriter):
-    """The writer of one `df.write`."""
+    """The writer of one `df.write`. With `txnAppId` its tasks keep their names in every write of the same version, as
+    those of a streaming query do. Without it the write has a new name: only retries inside of it are known again.
+    """
 
-    def __init__(self, connector: "type[Connector[Any, Write]]", options: Write, columns: pa.Schema, query: str):
+    def __init__(self, connector: "type[Connector[Any, Write]]", options: Write, columns: pa.Schema):
         super().__init__(connector, options, columns)
-        self.query = query
+        self.name, self.version = Origin.single(), None
+        if isinstance(options, WriteOptions) and options.txn_app_id is not None:
+            self.name, self.version = options.txn_app_id, options.txn_version
 
     def check(self) -> None:
-        """Reach the server, and note where its logs end. Spark sends the writer with this to every task."""
+        """Reach the server, and note where its logs end where the name is new. Spark sends the writer with this to
+        every task.
+        """
         super().check()
+        if self.version is not None:  # rows of an earlier write may lie before the ends
+            return
         sink = self._open()
         try:
             self.ends = at_once(sink.ends) if isinstance(sink, Beginning) else None
@@ -150,11 +158,14 @@ class BatchWriter(_Writing[Write], spark.DataSourceArrowWriter):
         """Write a partition."""
         task = TaskContext.get()
         assert task is not None
-        return self._write(iterator, Origin(self.query, 0, task.partitionId()))
+        partition = task.partitionId()
+        if self.version is None:
+            return self._write(iterator, Origin(self.name, 0, partition))
+        return self._write(iterator, Transaction(self.name, self.version, partition))
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """All tasks are done. This write is never replayed."""
-        self._commit(messages, None)
+        """All tasks are done. Only a write with `txnAppId` may be replayed."""
+        self._commit(messages, self.version)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """A task failed for good."""

@@ -128,6 +128,8 @@ class IggySinkOptions(TopicOptions, WriteOptions):
             raise ValueError(f"set 'topic': rows are written to one{given}")
         if self.max_batch_bytes > MOST_REQUEST:
             raise ValueError(f"maxBatchBytes must be at most {MOST_REQUEST:,}")
+        if self.txn_version is not None and self.txn_version >= 2**32:
+            raise ValueError(f"txnVersion must be below {2**32:,}: the id of a message has no room for more")
         return self
 
     @property

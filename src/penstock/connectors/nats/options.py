@@ -1,7 +1,8 @@
 """The options of format("nats"), and which of them fit together. Knows no server."""
 
 import re
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -84,3 +85,9 @@ class CoreSinkOptions(NatsOptions, PublishOptions):
         doc="The subject of rows that have none in a column `subject`: literal, or with columns in braces.",
         example="alerts.{region}",
     )
+
+    no_options: ClassVar[Mapping[str, str]] = {
+        name.lower(): f"option '{name}' is for sinks that know a write again, and Core NATS keeps nothing to know it "
+        "by: a batch that is run again is published again. Leave it out, or write to format('jetstream')."
+        for name in ("txnAppId", "txnVersion")
+    }
