@@ -1,5 +1,6 @@
 import re
 import sys
+from functools import reduce
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from penstock.clients.nats.options import NatsOptions
 from penstock.clients.nats.subjects import as_regex
 from penstock.connectors.jetstream import rows
 from penstock.connectors.jetstream.guard import ROWS, Guard, _rows
+from penstock.connectors.jetstream.ledger import Claim
 from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.targets import Targets
 from penstock.errors import OptionError
@@ -620,11 +622,11 @@ def test_what_the_server_makes_itself_is_not_compared(config: dict[str, Any], co
     assert [name for name in ROWS.names if made[name].null_count] == [column]
 
 
-def guard(present: list[Row], done: int | None = None) -> Guard:
+def guard(present: list[Row], done: int | None = None, digest: str = "") -> Guard:
     """One that has looked already, and so asks nobody."""
     made = Guard.__new__(Guard)
     rest = {"subject": b"", "value": b"", "headers": b"", "stream": "S"}
-    made.origin, made.done = ORIGIN, done
+    made.origin, made.done, made.claim = ORIGIN, done, Claim(0, 0, {}, {}, done, digest)
     made.present = pa.Table.from_pylist([rest | row for row in present], ROWS)
     return made
 
@@ -692,7 +694,29 @@ def test_rows_without_ids_are_not_found() -> None:
     ],
 )
 def test_another_number_of_rows_is_noticed(present: list[bytes], done: int | None, rows_: int, why: str | None) -> None:
-    assert guard([{"id": name} for name in present], done).differs(rows_) == why
+    assert guard([{"id": name} for name in present], done).differs(rows_, "") == why
+
+
+@pytest.mark.parametrize(
+    ("noted", "digest", "why"),
+    [
+        ("checksum 1", "checksum 1", None),
+        ("checksum 1", "checksum 2", "there were as many, with checksum 1, and these have checksum 2"),
+        ("streams A", "streams B", "there were as many, with streams A, and these have streams B"),
+        ("", "checksum 2", None),
+    ],
+)
+def test_other_rows_of_the_same_number_are_noticed_where_a_digest_was_noted(
+    noted: str, digest: str, why: str | None
+) -> None:
+    assert guard([], 5, noted).differs(5, digest) == why
+
+
+def test_the_checksum_of_rows_is_the_same_however_they_come_in_chunks() -> None:
+    whole = numbered(list(range(10)))
+    parts = [whole.part(0, 3), whole.part(3, 10)]
+    assert reduce(lambda before, part: rows.checksum(part, before), parts, 0) == rows.checksum(whole, 0) != 0
+    assert rows.checksum(numbered([0, 1]), 0) != rows.checksum(numbered([1, 0]), 0)
 
 
 # Which stream takes a subject

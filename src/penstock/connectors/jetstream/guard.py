@@ -177,10 +177,12 @@ class Guard:
             return f"row {chunk.number[rows[row]]}{what} was {was[:40]!r} then and is {is_now[:40]!r} now"
         return None
 
-    def differs(self, rows: int) -> str | None:
-        """How an earlier attempt had more or fewer rows; None where it did not, or that is not known."""
+    def differs(self, rows: int, digest: str) -> str | None:
+        """How an earlier attempt had more, fewer or other rows; None where it did not, or that is not known."""
         if self.done is not None and self.done != rows:
             return f"there were {self.done:,} and now there are {rows:,}"
+        if self.done and self.claim.digest and self.claim.digest != digest:
+            return f"there were as many, with {self.claim.digest}, and these have {digest}"
         ids = self.present["id"].filter(pc.starts_with(self.present["id"], self.origin.id.encode()))
         if not len(ids):
             return None

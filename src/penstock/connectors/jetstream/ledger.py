@@ -34,6 +34,7 @@ class Claim:
     at: Mapping[str, int]  # the last sequences of streams then, as far as known: rows of this task are after these
     lives: Mapping[str, str]  # the lives of these streams then (Targets says what a life is)
     done: int | None = None  # how many rows this task had, where its batch is done already
+    digest: str = ""  # of these rows; empty where it was not noted
 
 
 class Ledger:
@@ -55,9 +56,12 @@ class Ledger:
                 with suppress(PenstockError):
                     self._purge(f"{subject}.0")
             raise error
-        rows = int(done["rows"].get(str(origin.partition), 0)) if done.get("batch") == origin.batch else None
+        rows, digest = None, ""
+        if done.get("batch") == origin.batch:
+            rows = int(done["rows"].get(str(origin.partition), 0))
+            digest = str(done["digests"].get(str(origin.partition), ""))
         if sequence is not None:
-            return Claim(0, sent, last, lives, rows)
+            return Claim(0, sent, last, lives, rows, digest)
         notes = self._notes(f"{subject}.*")
         while sequence is None:
             sent = time.monotonic()
@@ -67,7 +71,7 @@ class Ledger:
         first, ours = notes[0], next(stored for stored in notes if stored.sequence == sequence)
         age = (ours.time - first.time) / 1e6  # both times are from the clock of the ledger's server
         content = _parsed(first)
-        return Claim(len(notes) - 1, sent - age, content.get("last", {}), content.get("lives", {}), rows)
+        return Claim(len(notes) - 1, sent - age, content.get("last", {}), content.get("lives", {}), rows, digest)
 
     def has_one_attempt(self, origin: Origin) -> bool:
         """Whether only one attempt of this task has begun, up to now."""
@@ -98,11 +102,13 @@ class Ledger:
         done = self._done(query, batch)  # where the batch was done, later attempts have written nothing
         return (begun if done is None else set(done)) - rows.keys()
 
-    def done(self, query: str, batch: int, rows: Mapping[int, int]) -> set[int]:
+    def done(self, query: str, batch: int, rows: Mapping[int, int], digests: Mapping[int, str]) -> set[int]:
         """Note that all rows of a batch are written, and delete all notes before. Where that was noted before: the
         partitions that had rows then and are not in `rows`.
         """
-        note = {"batch": batch, "rows": {str(partition): count for partition, count in rows.items()}}
+        note: dict[str, Any] = {"batch": batch, "rows": {str(partition): count for partition, count in rows.items()}}
+        if digests:
+            note["digests"] = {str(partition): digest for partition, digest in digests.items()}
         sequence = self._leave(f"{self.name}.{query}.{batch}.done", note)
         if sequence is not None:
             self._purge(f"{self.name}.{query}.>", sequence)
@@ -139,7 +145,7 @@ class Ledger:
             return ConnectError(
                 f"{origin} comes too late: batch {done['batch']} of this query is written already. If two drivers run "
                 "on one checkpoint, stop the older one; if the checkpoint was set back on purpose, forget what was "
-                f"written: nats stream purge {self.name} --subject='{query}.>' && {begin}"
+                f"written: nats stream purge {self.name} --subject='{query}.>' && {begin}{origin.rules}"
             )
         if done.get("batch", -1) < before:
             last = f"ends with batch {done['batch']} of this query" if done else "has no note of this query"
@@ -148,7 +154,7 @@ class Ledger:
                 "back to an older state (then messages of the streams may be missing as well), or the query did not "
                 "write exactly once or used another ledger until now. Spark has the batches before as complete, but "
                 f"Penstock cannot tell which rows of batch {origin.batch} are stored already. If none are, or if "
-                f"duplicates are acceptable, run this and start again: {begin}"
+                f"duplicates are acceptable, run this and start again: {begin}{origin.rules}"
             )
         return None
 
@@ -258,8 +264,9 @@ def _publish(subject: str, note: Mapping[str, Any], ages: bool) -> tuple[str, by
 def _parsed(note: Stored) -> dict[str, Any]:
     """The content of a note; a ProtocolError where Penstock did not write it."""
     try:
-        content: dict[str, Any] = {"batch": -1, "rows": {}} | json.loads(note.body)
-        if type(content["batch"]) is int and all(type(rows) is int for rows in content["rows"].values()):
+        content: dict[str, Any] = {"batch": -1, "rows": {}, "digests": {}} | json.loads(note.body)
+        are_counts = all(type(rows) is int for rows in content["rows"].values())
+        if type(content["batch"]) is int and are_counts and isinstance(content["digests"], dict):
             return content
     except (ValueError, TypeError, AttributeError):
         pass

@@ -3,6 +3,7 @@ before anything is sent. Pure: knows columns and options, no server.
 """
 
 import sys
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrow.buffers import Ints, join, lengths, numbers
+from penstock.arrow.buffers import Ints, join, lengths, numbers, offsets
 from penstock.clients.jetstream.publish import Chunk
 from penstock.clients.nats.commands import COMMANDS, NEVER_OURS
 from penstock.clients.nats.frames import Fault, bad_body, bad_header, bad_subject, bad_value, header_lines, size_of
@@ -84,6 +85,12 @@ def too_large(chunk: Chunk, origin: Origin, limit: int) -> OptionError | None:
 def chunk_error(origin: Origin, chunk: Chunk, fault: Fault) -> OptionError:
     """The error for a row of a chunk that cannot be published."""
     return origin.cannot_write(int(chunk.number[fault.row]), fault.why)
+
+
+def checksum(chunk: Chunk, before: int) -> int:
+    """The checksum of subjects and bodies, behind that of the rows `before`. The same however rows come in chunks."""
+    joined = join(chunk.subject, b" ", chunk.value, b" ")
+    return zlib.crc32(memoryview(joined.buffers()[2])[: offsets(joined)[-1]], before)
 
 
 def _binary(column: pa.Array) -> pa.Array:

@@ -23,7 +23,7 @@ from penstock.connectors.jetstream.options import JetStreamSinkOptions
 from penstock.connectors.jetstream.targets import Targets, no_stream_error
 from penstock.errors import ConnectError, Disconnected, PenstockError
 from penstock.kit import templates
-from penstock.kit.contract import Origin, Receipt, Spans
+from penstock.kit.contract import Origin, Receipt, Spans, Transaction
 from penstock.kit.prefetch import Prefetch
 
 log = logging.getLogger("penstock")
@@ -76,29 +76,30 @@ class JetStreamSink:
                 log.info("%s", receipt)
         if not receipts or not self.has_ledger:
             return
-        query = receipts[0].origin.query
+        origin = receipts[0].origin
+        query, number = origin.query, batch or 0
         rows = {receipt.origin.partition: receipt.rows for receipt in receipts if receipt.rows}
+        digests = {receipt.origin.partition: receipt.digest for receipt in receipts if receipt.digest}
         try:
             ledger = Ledger(self.open(), self.options.ledger)
             # A source that cannot be read twice replays an empty batch: then no row has moved to another partition.
             if rows:
-                self._refuse_moved(query, batch or 0, ledger.missing(query, batch or 0, rows))
+                self._refuse_moved(origin, ledger.missing(query, number, rows))
             if batch is not None:
-                missing = ledger.done(query, batch, rows)
-                self._refuse_moved(query, batch, missing if rows else ())
+                missing = ledger.done(query, batch, rows, digests)
+                self._refuse_moved(origin, missing if rows else ())
             elif rows:
                 ledger.forget(query)
         except Disconnected:
             self.drop()
             raise
 
-    def _refuse_moved(self, query: str, batch: int, missing: Collection[int]) -> None:
+    def _refuse_moved(self, origin: Origin, missing: Collection[int]) -> None:
         """Refuse a batch where `missing` partitions had rows before and have none now: other partitions have written
         them again. Rows with ids of the user are recognised in any partition.
         """
         if missing and not self.own_ids:
-            how = "it had rows then and has none now. They came in another partition, and may be there twice"
-            raise Origin(query, batch, min(missing)).differs(how, OWN_IDS)
+            raise origin.moved(missing, OWN_IDS)
 
     def check(self) -> None:
         """Reach JetStream. Where all rows go to one subject, make sure that a stream has it and allows publishMode."""
@@ -147,6 +148,10 @@ class _Task:
         self.chunks = Prefetch(self._chunks(batches))
         self.rows = self.size = self.known = 0
         self.spans = Spans()
+        # Two writes may have one txnAppId by mistake, and the ledger, one for all streams, must tell them apart.
+        self.has_digest = sink.has_ledger and isinstance(origin, Transaction)
+        self.checksum = 0  # of the rows so far
+        self.streams: set[str] = set()  # that take them
         self.targets: Targets | None = None
         self.guard: Guard | None = None
         self.compared = 0
@@ -162,6 +167,8 @@ class _Task:
         """Store all rows of a chunk, over new connections where one breaks."""
         self.rows += len(chunk)
         self.size += int(lengths(chunk.value).sum())
+        if self.has_digest:
+            self.checksum = rows.checksum(chunk, self.checksum)
         one_by_one, retry = False, self.options.retry(f"writing {self.origin}")
         while len(chunk):
             try:
@@ -181,9 +188,19 @@ class _Task:
 
     def receipt(self) -> Receipt:
         """What was written, and where. A ProtocolError where an earlier attempt had other rows."""
-        if self.guard is not None and (why := self.guard.differs(self.rows)):
+        if self.guard is not None and (why := self.guard.differs(self.rows, self._digest())):
             raise self.origin.differs(why, OWN_IDS)
-        return Receipt(self.origin, self.rows, self.size, self.spans, self.known)
+        return Receipt(self.origin, self.rows, self.size, self.spans, self.known, digest=self._digest())
+
+    def _digest(self) -> str:
+        """What tells these rows from those of another write; empty where nothing else can have this name. Rows with ids
+        of the user may come in another order and with another content: then it is where they go.
+        """
+        if not self.has_digest or not self.rows:
+            return ""
+        if self.sink.own_ids:
+            return f"streams {', '.join(sorted(self.streams))}"
+        return f"checksum {self.checksum:08x}"
 
     def _lost(self) -> None:
         self.sink.drop()
@@ -200,6 +217,7 @@ class _Task:
         if self.targets is None:
             self.targets = Targets(calls)
         names = self.targets.of(chunk.subject)
+        self.streams.update(names)
         if self.options.delivery == "exactly_once":
             if self.guard is None:
                 self.guard = Guard(
