@@ -151,6 +151,8 @@ def test_every_block_of_a_page_runs(
         assert sum(p.numInputRows for p in names["query"].recentProgress) == 20
     if page.name == "jetstream.md":  # it copies all orders twice, and none of them back
         assert [admin.calls.stream(name).last for name in ("ORDERS", "COPIES")] == [20, 40]
+    if page.name == "operating.md":  # all orders, and those of Europe
+        assert admin.calls.stream("COPIES").last == 30
     if "orders" in names:
         assert "sequence" in names["orders"].columns
     spark.sql("DROP TABLE IF EXISTS orders")

@@ -3,11 +3,13 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.connectors.journal import Journal
 from penstock.connectors.journal.log import Log, lines
 from penstock.errors import DataLossError, OptionError, ProtocolError
+from penstock.kit.contract import Transaction
 from penstock.planning.positions import Range
 from penstock.testing import JournalLog
 
@@ -93,3 +95,26 @@ def test_rows_that_go_between_plan_and_read_are_loss(tmp_path: Path) -> None:
     with pytest.raises(DataLossError, match="deleted and made again"):
         list(Journal.open_source(options).read(planned))
     assert list(lenient.read(planned)) == []
+
+
+def write(folder: Path, version: int, *partitions: list[str]) -> None:
+    """One `df.write` with a name, and the rows of each of its partitions."""
+    columns = pa.schema([("value", pa.string())])
+    sink = Journal.open_sink(Journal.parse_sink({"directory": str(folder)}), columns)
+    batches = [pa.record_batch([rows], columns) for rows in partitions]
+    sink.commit([sink.write(iter([b]), Transaction("orders", version, at)) for at, b in enumerate(batches)], version)
+
+
+def test_a_write_of_the_same_version_with_other_rows_is_refused(tmp_path: Path) -> None:
+    rules = "Here the query is txnAppId 'orders', and the batch is txnVersion 3"
+    write(tmp_path, 3, ["a", "b"], ["c"])
+    write(tmp_path, 3, ["a", "b"], ["c"])
+    with pytest.raises(ProtocolError, match=f"orders/3/0/1 was b'b' then.*{rules}"):
+        write(tmp_path, 3, ["a", "x"], ["c"])
+    with pytest.raises(ProtocolError, match=f"orders/3/1/0 was there then.*{rules}"):
+        write(tmp_path, 3, ["a", "b"])
+    with pytest.raises(ProtocolError, match=f"orders/3/0/1 was there then.*{rules}"):
+        write(tmp_path, 3, ["a"], ["c"])
+    write(tmp_path, 4, ["d"])
+    write(tmp_path, 5, [])
+    assert [row.value for row in Log(tmp_path / "out").rows()] == [b"a", b"b", b"c", b"d"]

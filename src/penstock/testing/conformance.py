@@ -7,17 +7,20 @@ write to, and written(), the values that are there.
 
 import json
 import uuid
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.connectors.journal import Journal
 from penstock.kit.contract import Guarantee
-from penstock.options import ReadOptions, table
+from penstock.options import ReadOptions, WriteOptions, table
 from penstock.spark.connector import Connector
 from penstock.testing.journal import JournalLog
 
@@ -312,6 +315,57 @@ class WriteConformance:
         for _ in range(2):
             rows.write.format(self.connector.format).options(**self.store.target()).mode("append").save()
         assert sorted(self.store.written()) == sorted([f"w{i}" for i in range(50)] * 2)
+
+    def must_know_writes_again(self) -> None:
+        """Skip a sink that does not promise so, or has options of its own for it."""
+        model = self.connector.sink_options_type
+        if self.connector.exactly_once is Guarantee.NO or model is None or not issubclass(model, WriteOptions):
+            pytest.skip("it does not know a write again, or not by txnAppId")
+
+    def write_as(self, rows: DataFrame, name: str, version: int) -> None:
+        """A single write that is known again."""
+        self.must_know_writes_again()
+        writer = rows.write.format(self.connector.format).options(**self.store.target())
+        writer.options(txnAppId=name, txnVersion=version).mode("append").save()
+
+    def test_a_write_with_the_same_name_and_version_is_written_once(self) -> None:
+        name, rows = self.folder.name, self.spark.range(50, numPartitions=3).selectExpr("concat('w', id) AS value")
+        for version, copies in ((0, 1), (0, 1), (1, 2), (1, 2), (2, 3)):
+            self.write_as(rows, name, version)
+            assert sorted(self.store.written()) == sorted([f"w{i}" for i in range(50)] * copies)
+        self.write_as(rows, f"{name}-other", 0)
+        assert sorted(self.store.written()) == sorted([f"w{i}" for i in range(50)] * 4)
+        with pytest.raises(PySparkException, match=rf"written before with other rows.*Here .* txnAppId '{name}'"):
+            self.write_as(self.spark.range(50, numPartitions=2).selectExpr("concat('w', id) AS value"), name, 2)
+        with pytest.raises(PySparkException, match=rf"written before with other rows.*Here .* txnAppId '{name}'"):
+            self.write_as(rows.selectExpr("concat('x', value) AS value"), name, 2)
+
+    def test_a_write_that_failed_half_way_is_completed_by_the_next_with_its_name(self) -> None:
+        repaired = self.folder / "repaired"
+
+        def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from batches
+            task = TaskContext.get()
+            if task is not None and task.partitionId() == 3 and not repaired.exists():
+                raise RuntimeError("the last task fails")
+
+        rows = self.spark.range(50, numPartitions=4).selectExpr("concat('w', id) AS value")
+        with pytest.raises(PySparkException, match="the last task fails"):
+            self.write_as(rows.mapInArrow(fail, "value STRING"), self.folder.name, 0)
+        repaired.touch()
+        self.write_as(rows.mapInArrow(fail, "value STRING"), self.folder.name, 0)
+        assert sorted(self.store.written()) == sorted(f"w{i}" for i in range(50))
+
+    def test_the_name_of_a_write_is_refused_where_it_has_no_meaning(self) -> None:
+        self.must_know_writes_again()
+        with pytest.raises(
+            PySparkException, match=r"'txnAppId' and 'txnVersion' are for df\.write, such as one inside"
+        ):
+            self.run(txnAppId="a", txnVersion=0)
+        rows = self.spark.range(5).selectExpr("string(id) AS value")
+        writer = rows.write.format(self.connector.format).options(**self.store.target(), txnVersion=0).mode("append")
+        with pytest.raises(PySparkException, match="'txnVersion' needs 'txnAppId' beside it"):
+            writer.save()
 
     def test_a_column_that_would_be_dropped_and_an_unknown_option_are_refused(self) -> None:
         rows = self.spark.range(5).selectExpr("string(id) AS value", "id AS surplus")

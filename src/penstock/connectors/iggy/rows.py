@@ -72,6 +72,11 @@ def of_batch(task: Name, high: Words, low: Words) -> npt.NDArray[np.bool_]:
     return mine
 
 
+def tasks_of(low: Words) -> set[int]:
+    """The tasks of ids of ours."""
+    return set(np.unique(low >> np.uint64(_ROW) & np.uint64(2**_TASK - 1)).tolist())
+
+
 def batches_of(query: Name, high: Words, low: Words) -> Ints:
     """The batch of each id that belongs to the query; ids of others are left out."""
     mine = (high >> np.uint64(16)) == np.uint64(query.high >> 16)

@@ -2,7 +2,7 @@
 
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 
 import numpy as np
@@ -27,10 +27,17 @@ class Seen:
     """The messages that a topic has of one batch of a query. `ends`: every partition was searched up to there.
 
     `before`: where partitions ended before the batch began. Without it, the end of each partition is searched.
+    `tasks`: those of the batch that have rows; None where only the driver knows.
     """
 
-    def __init__(self, options: IggySinkOptions, origin: Origin, before: Offsets | None = None):
-        self.options, self.origin, self.before = options, origin, before
+    def __init__(
+        self,
+        options: IggySinkOptions,
+        origin: Origin,
+        before: Offsets | None = None,
+        tasks: Collection[int] | None = None,
+    ):
+        self.options, self.origin, self.before, self.tasks = options, origin, before, tasks
         self.ends: dict[int, int] = {}
         self.created: dict[int, str] = {}
         self.unsure: dict[int, ConnectError] = {}  # partitions where nothing shows whether rows were written
@@ -38,7 +45,9 @@ class Seen:
         self._messages: list[tuple[Where, Words, Words, Ints, Ints]] = []  # of this batch: ids, checksums, offsets
 
     def look(self, client: Client, partitions: list[PartitionInfo]) -> None:
-        """Search the end of each partition that was not searched before."""
+        """Search the end of each partition that was not searched before. An error where a task had rows that has none
+        now.
+        """
         for info in partitions:
             if info.id in self.ends:
                 continue
@@ -48,6 +57,9 @@ class Seen:
             else:
                 self._look_behind(client, where, info, self.before)
             self.ends[info.id], self.created[info.id] = info.next, info.created
+        had = set().union(*(rows.tasks_of(low) for _, _, low, _, _ in self._messages))
+        if self.tasks is not None and (moved := had.difference(self.tasks)):
+            raise self.origin.moved(moved)
         if self.before is None and not self.origin.may_be_first and not self._ours and not self.unsure:
             self._ours = True  # warns only once
             log.warning(

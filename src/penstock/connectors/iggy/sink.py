@@ -39,7 +39,7 @@ class IggySink:
         self.own_ids = "id" in columns.names
         # A column `id` rules it out: rows are known again by our ids. Where the user asked for it, the column must be
         # null in every row.
-        is_wanted = "delivery" in options.model_fields_set or not self.own_ids
+        is_wanted = bool({"delivery", "txn_app_id"} & options.model_fields_set) or not self.own_ids
         self.exactly_once = options.delivery == "exactly_once" and is_wanted
         self.client = Client(options)
         self.before: Offsets | None = None
@@ -61,7 +61,8 @@ class IggySink:
         written = kept.check_last(self.client, self.options, query) if self.exactly_once and batch is not None else None
         if written is not None and batch is not None and written.batch < batch:
             before = written.ends  # this batch began after the one before was done
-        seen, last = Seen(self.options, with_rows[0].origin, before), kept.Last()
+        tasks = {receipt.origin.partition for receipt in with_rows}
+        seen, last = Seen(self.options, with_rows[0].origin, before, tasks), kept.Last()
         for receipt in via_driver.commit(with_rows, partial(self._send, seen=seen)):
             log.info("%s", receipt)
             for shard, (_, high) in receipt.spans.items():

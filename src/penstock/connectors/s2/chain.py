@@ -8,7 +8,7 @@ no Spark.
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from penstock.kit.contract import Origin
 
 HEADER = b"@penstock"
 # Bytes that a stamp may add to a record, as S2 meters them. Batches leave room for it.
-ROOM = 160
+ROOM = 200
 
 
 class Stamp(NamedTuple):
@@ -69,6 +69,12 @@ def settled(stamps: Iterable[Stamp], origin: Origin, *, alone: bool) -> bool:
         (alone and stamp.origin == origin) or (stamp.origin.query == origin.query and stamp.origin.batch < origin.batch)
         for stamp in stamps
     )
+
+
+def missing(stamps: Iterable[Stamp], origin: Origin, partitions: Collection[int]) -> set[int]:
+    """The partitions of this batch that have rows in the stream and are not among `partitions`."""
+    mine = (stamp.origin for stamp in stamps)
+    return {at for query, batch, at in mine if (query, batch) == origin[:2]} - set(partitions)
 
 
 @dataclass

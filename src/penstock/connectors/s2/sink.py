@@ -1,7 +1,7 @@
 """Rows into S2 streams, each exactly once: from tasks, or from the driver for small ones. The writing is task.py's."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -34,9 +34,12 @@ class S2Sink:
         return via_driver.write(batches, origin, self.options.driver_bytes, self._append)
 
     def commit(self, receipts: Sequence[Receipt], batch: int | None) -> None:
-        """Write the rows that tasks handed to the driver, in the order of the tasks."""
+        """Write the rows that tasks handed to the driver, in the order of the tasks. An error where rows of this batch
+        are there from a partition that has none now.
+        """
         seen: dict[str, Seen] = {}
-        for receipt in via_driver.commit(receipts, partial(self._append, seen=seen)):
+        partitions = {receipt.origin.partition for receipt in receipts if receipt.rows}
+        for receipt in via_driver.commit(receipts, partial(self._append, seen=seen, partitions=partitions)):
             if receipt.rows:
                 log.info("%s", receipt)
 
@@ -63,9 +66,13 @@ class S2Sink:
         """Nothing to close: every write closes its connections."""
 
     def _append(
-        self, batches: Iterator[pa.RecordBatch], origin: Origin, seen: dict[str, Seen] | None = None
+        self,
+        batches: Iterator[pa.RecordBatch],
+        origin: Origin,
+        seen: dict[str, Seen] | None = None,
+        partitions: Collection[int] = (),
     ) -> Receipt:
-        task = Task(self.options, origin, self.before, seen)
+        task = Task(self.options, origin, self.before, seen, partitions)
         try:
             for batch in batches:
                 if len(batch):

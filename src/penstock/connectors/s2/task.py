@@ -5,7 +5,7 @@ Which rows a batch has is chain.py's, how a batch travels is session.py's. Knows
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -56,10 +56,19 @@ class _Writer:
 
 
 class Task:
-    """One attempt to write one partition. `seen` is what the driver knows from the tasks that it wrote before."""
+    """One attempt to write one partition. `seen` is what the driver knows from the tasks that it wrote before, and
+    `partitions` are those of its batch that have rows.
+    """
 
-    def __init__(self, options: S2SinkOptions, origin: Origin, before: Offsets, seen: dict[str, Seen] | None = None):
-        self.options, self.origin, self.seen = options, origin, seen
+    def __init__(
+        self,
+        options: S2SinkOptions,
+        origin: Origin,
+        before: Offsets,
+        seen: dict[str, Seen] | None = None,
+        partitions: Collection[int] = (),
+    ):
+        self.options, self.origin, self.seen, self.partitions = options, origin, seen, partitions
         self.calls = Calls(options)
         self.history = History(self.calls, options, origin, before, alone=seen is None)
         self.writers: dict[str, _Writer] = {}  # by stream, the most recently used one last
@@ -213,6 +222,8 @@ class Task:
                 tail = last.tail
             if exactly_once and last is not None and tail:
                 writer.stamps = self.history.before(name, last)
+                if self.seen is not None and (moved := chain.missing(writer.stamps, self.origin, self.partitions)):
+                    raise self.origin.moved(moved)
         token = None if self.options.fencing_token is None else self.options.fencing_token.encode()
         new = Chain(self.origin, tail, conditional=exactly_once, token=token)
         new.adopt(chain.mine(writer.stamps, self.origin), tail)
