@@ -13,7 +13,8 @@ from penstock.spark.catalog import DECLARED, TABLE_OPTIONS, given_to_create, is_
 MODELS: list[type[Options]] = [JetStreamOptions, JetStreamSinkOptions]
 SCHEMA = StructType([StructField("value", BinaryType(), False), StructField("sequence", LongType())])
 SECRETS = sorted({alias(name) for model in MODELS for name in secrets(model)})
-OPEN = sorted({alias(name) for model in MODELS for name in model.model_fields} - set(SECRETS))
+OF_ONE_WRITE = ["txnAppId", "txnVersion"]
+OPEN = sorted({alias(name) for model in MODELS for name in model.model_fields} - {*SECRETS, *OF_ONE_WRITE})
 # As a user writes them, in any case, and never the same name twice.
 GIVEN = st.dictionaries(
     st.sampled_from([*OPEN, "somethingElse", "path"]), st.text(max_size=12) | st.just('"\\ é\n'), max_size=6
@@ -61,6 +62,13 @@ def test_a_schema_that_remembers_nothing_recalls_nothing(schema: StructType) -> 
     assert recall(schema, JetStreamOptions, {}) == {}
     assert recall(schema, JetStreamOptions, {"x": "1"}) == {"x": "1"}
     assert not is_insert(schema)
+
+
+@pytest.mark.parametrize("name", OF_ONE_WRITE)
+@pytest.mark.parametrize("case", [str, str.lower, str.upper])
+def test_what_belongs_to_one_write_is_not_kept_for_all(name: str, case: type[str]) -> None:
+    with pytest.raises(OptionError, match="belong to one write, and a table would give them to each"):
+        remember(SCHEMA, {"stream": "S", case(name): "1"}, MODELS)
 
 
 @pytest.mark.parametrize("name", SECRETS)
