@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import itertools
 import os
@@ -10,13 +11,22 @@ from pyspark.sql import SparkSession
 
 import iggy_servers
 import s2_servers
+from kafka_servers import KafkaAdmin
 from nats_servers import Admin, server
+from penstock.errors import PenstockError
 from penstock.kit import retry
 from penstock.spark.session import local_session
+from penstock.testing.kafka import KafkaBroker, NoKafkaError, spark_kafka_jars
 from penstock.testing.nats_server import NatsServer
 from penstock.testing.s2_lite import NoS2LiteError, S2Lite
 
 _names = itertools.count(1)
+# How the reasons begin for which tests are skipped.
+WITHOUT = (
+    "no s2-lite is here, nor cargo to build it with",
+    "Kafka's jars are not here, nor mvn to fetch them with",
+    "no Java is here to run Kafka with",
+)
 retry.FIRST_WAIT = 0.01  # tests cut connections by the thousand
 
 
@@ -53,26 +63,27 @@ def _is_whole(file: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    return (yield from _without_s2_skipped())
+    return (yield from _without_server_skipped())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    return (yield from _without_s2_skipped())
+    return (yield from _without_server_skipped())
 
 
-def _without_s2_skipped() -> Iterator[None]:
+def _without_server_skipped() -> Iterator[None]:
     try:
         yield
-    except NoS2LiteError as error:
+    except (NoS2LiteError, NoKafkaError) as error:
         pytest.skip(str(error))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for all tests that had no S2: it is easily overlooked that they proved nothing."""
+    """One line for all tests that had no S2, or no Kafka: it is easily overlooked that they proved nothing."""
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
-    if without := sum("no s2-lite is here" in reason for reason in skipped):
-        terminalreporter.write_line(f"{without} tests did not run: no s2-lite is here, nor cargo to build it with")
+    for missing in WITHOUT:
+        if without := sum(missing in reason for reason in skipped):
+            terminalreporter.write_line(f"{without} tests did not run: {missing}")
 
 
 @pytest.fixture(scope="session")
@@ -113,6 +124,21 @@ def iggy_admin(iggy: iggy_servers.Server) -> iggy_servers.IggyAdmin:
     return iggy_servers.IggyAdmin(iggy)
 
 
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    """One broker for all tests that do not harm it. With it, the session of `spark` has format("kafka")."""
+    spark_kafka_jars()  # it says why, where the session has none
+    with KafkaBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def kafka_admin(kafka: KafkaBroker) -> Iterator[KafkaAdmin]:
+    connection = KafkaAdmin(kafka)
+    yield connection
+    connection.close()
+
+
 @pytest.fixture
 def stream() -> str:
     """A stream name that no other test uses."""
@@ -125,12 +151,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all tests that do not end it. Workers find the connectors under tests/ by PYTHONPATH."""
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {"spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR", "spark.sql.warehouse.dir": str(warehouse)}
-    session = local_session("penstock-tests", "local[2]", conf=conf)
+    session = local_session("penstock-tests", "local[2]", conf=conf | _kafka_format(request.session.items))
     yield session
     session.stop()
+
+
+def _kafka_format(items: list[pytest.Item]) -> dict[str, str]:
+    """What gives the session format("kafka"), where a test of this run needs it: about a second, and a fetch once.
+
+    A session can have jars only from its start on. Where they cannot be had, the tests that need them say so.
+    """
+    if any("kafka" in getattr(item, "fixturenames", ()) for item in items):
+        with contextlib.suppress(PenstockError):
+            return {"spark.jars": ",".join(map(str, spark_kafka_jars()))}
+    return {}

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from penstock.testing.conformance import Conformance, WriteConformance
     from penstock.testing.iggy_double import IggyDouble
     from penstock.testing.journal import JournalLog
+    from penstock.testing.kafka import KafkaBroker, spark_kafka_jars
     from penstock.testing.nats_server import NatsServer, free_port
     from penstock.testing.proxy import Proxy
     from penstock.testing.s2_lite import S2Lite
@@ -15,11 +16,13 @@ __all__ = [
     "Conformance",
     "IggyDouble",
     "JournalLog",
+    "KafkaBroker",
     "NatsServer",
     "Proxy",
     "S2Lite",
     "WriteConformance",
     "free_port",
+    "spark_kafka_jars",
 ]
 
 _HOMES = {
@@ -27,6 +30,8 @@ _HOMES = {
     "WriteConformance": "conformance",
     "IggyDouble": "iggy_double",
     "JournalLog": "journal",
+    "KafkaBroker": "kafka",
+    "spark_kafka_jars": "kafka",
     "NatsServer": "nats_server",
     "free_port": "nats_server",
     "Proxy": "proxy",
