@@ -211,6 +211,16 @@ def test_a_header_that_cannot_be_sent_is_refused(header: Any, why: str) -> None:
         _made({"value": ["a"], "headers": pa.array([[header]], kind)})
 
 
+def test_headers_whose_parts_are_never_null_keep_their_kinds() -> None:
+    """As SQL makes them of constants: named_struct('key', 'n', 'value', ..., 'kind', 'uint32')."""
+    names = (("key", pa.string(), False), ("value", pa.binary(), True), ("kind", pa.string(), False))
+    struct_type = pa.struct([pa.field(name, kind, nullable) for name, kind, nullable in names])
+    header = {"key": "n", "value": (7).to_bytes(4, "little"), "kind": "uint32"}
+    kind = pa.list_(pa.field("element", struct_type, nullable=False))
+    made = _made({"value": ["a"], "headers": pa.array([[header]], kind)})
+    assert made.headers == [[("n", "uint32", header["value"])]]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

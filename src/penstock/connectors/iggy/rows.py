@@ -22,9 +22,20 @@ from penstock.kit.rows import BYTES, NAMED_VALUES, WHOLE_NUMBER, Kind, accept, i
 _QUERY, _BATCH, _TASK, _ROW = 48, 32, 20, 28
 
 
+def is_typed_headers(kind: pa.DataType) -> bool:
+    """Whether a column can be `headers` with kinds. What SQL makes of constants is never null, and says so: that is no
+    other type.
+    """
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return False
+    return [(each.name, each.type) for each in kind.value_type] == [
+        (each.name, each.type) for each in TYPED_HEADERS.value_type
+    ]
+
+
 def is_any_headers(kind: pa.DataType) -> bool:
     """Whether a column can be `headers`, with or without kinds."""
-    return is_headers(kind) or kind == TYPED_HEADERS
+    return is_headers(kind) or is_typed_headers(kind)
 
 
 def is_id(kind: pa.DataType) -> bool:
@@ -217,7 +228,7 @@ def _headers(origin: Origin, first: int, batch: pa.RecordBatch) -> list[Any] | N
     if "headers" not in batch.schema.names or batch.column("headers").null_count == len(batch):
         return None
     column = batch.column("headers")
-    typed, plain = column.type == TYPED_HEADERS, "raw"
+    typed, plain = is_typed_headers(column.type), "raw"
     if not typed and column.type.value_type.field(1).type == pa.string():
         plain = "string"
     headers: list[Any] = []
