@@ -3,6 +3,7 @@
 import iggy
 import jetstream
 import jetstream_write
+import pipelines
 import plots
 import s2
 from measure import save
@@ -12,4 +13,5 @@ if __name__ == "__main__":
     save("jetstream-write", jetstream_write.main())
     save("s2", s2.main())
     save("iggy", iggy.main())
+    save("pipelines", pipelines.main())
     plots.draw()

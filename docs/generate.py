@@ -17,6 +17,7 @@ from typing import Any
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.options import Options, ReadOptions, WriteOptions, table
 from penstock.options.shared import ConnectionOptions
+from penstock.pipelines.schema import key_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
@@ -193,11 +194,25 @@ def iggy_table() -> str:
     return _beside("messages for a second of one core", "Penstock", rows)
 
 
+def pipeline_keys() -> str:
+    """Every key of a pipeline file, a table for each of its tables."""
+    parts = []
+    for name, what, rows in key_tables():
+        head = f"### `{name}`\n\n{what}" if name else f"### At the top\n\n{what}"
+        lines = [
+            f"| `{key}` | {f'`{default}`' if default else ''} | {doc.replace('|', chr(92) + '|')} |"
+            for key, default, doc in rows
+        ]
+        parts.append("\n".join([head, "", "| key | default | meaning |", "|---|---|---|", *lines]))
+    return "\n\n".join(parts)
+
+
 def pages() -> dict[Path, dict[str, str]]:
     """Which page has which generated part."""
     docs = ROOT / "docs"
     found: dict[Path, dict[str, str]] = {
         ROOT / "README.md": {"guarantees": guarantee_table()},
+        docs / "pipelines.md": {"pipeline keys": pipeline_keys()},
         docs / "guarantees.md": {"limits": limits_table(), "faults": fault_tables()},
         docs / "options.md": {
             "read options": option_table(ReadOptions),

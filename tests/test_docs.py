@@ -17,14 +17,18 @@ import iggy_servers
 from nats_servers import Admin
 from penstock.cli import app
 from penstock.connectors import FORMATS
+from penstock.pipelines.load import load
 from penstock.testing.nats_server import NatsServer
 from penstock.testing.s2_lite import S2Lite
+from projects import DECLARATIVE, files
 from s2_servers import S2Admin
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Their first block is a whole program, with a server of its own, and the next one is what it prints.
 PROGRAMS = [ROOT / "README.md", ROOT / "docs" / "whole-job.md"]
+# The files of its project are run in tests/spark/test_declarative.py.
+PROJECTS = [DECLARATIVE]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -137,7 +141,8 @@ def test_every_block_of_a_page_runs(
         reach = "".join(f'.option("{key}", "{value}")' for key, value in iggy_orders.items())
         here = here.replace('format("iggy")', f'format("iggy"){reach}')
         here = here.replace("basin 'my-basin'", f"basin 'my-basin', endpoint '{s2_orders.url}'")
-        if language == "python" and page in PROGRAMS and block == blocks(page, "python")[0]:
+        is_program = language == "python" and page in PROGRAMS and block == blocks(page, "python")[0]
+        if is_program or (page in PROJECTS and block in files(page).values()):
             ran += 1  # in a test of its own
         elif language == "python":
             exec(compile(here, str(page), "exec"), names)
@@ -155,8 +160,8 @@ def test_every_block_of_a_page_runs(
         assert admin.calls.stream("COPIES").last == 30
     if "orders" in names:
         assert "sequence" in names["orders"].columns
-    spark.sql("DROP TABLE IF EXISTS orders")
-    spark.sql("DROP TABLE IF EXISTS changes")
+    for table in ("orders", "changes", "order_messages"):
+        spark.sql(f"DROP TABLE IF EXISTS {table}")
     # Whatever has a block and ran nothing would be a page that is not tested.
     assert ran or not re.search(r"^```(python|sql)", text, re.MULTILINE)
 
@@ -185,6 +190,13 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "[source]" in page.read_text()], ids=lambda page: page.name)
+def test_every_pipeline_of_a_page_passes_check(page: Path, tmp_path: Path) -> None:
+    for i, text in enumerate(blocks(page, "toml")):
+        (tmp_path / f"{i}.toml").write_text(text)
+        load([tmp_path / f"{i}.toml"])
 
 
 def test_links_between_pages_lead_somewhere() -> None:

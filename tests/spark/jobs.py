@@ -61,12 +61,7 @@ class Job:
 
     def values(self) -> list[int]:
         """Every row the sink has, by its metadata log: what a failed attempt left behind does not count."""
-        files = []
-        for entry in sorted((self.out / "_spark_metadata").iterdir()):
-            if entry.name.isdigit() or entry.name.endswith(".compact"):
-                lines = entry.read_text().splitlines()[1:]
-                files += [json.loads(line)["path"].removeprefix("file://") for line in lines]
-        files = sorted(set(files))
+        files = committed(self.out)
         return [int(v) for v in ds.dataset(files).to_table(["value"])["value"].to_pylist()] if files else []
 
     def in_batch(self, first: int) -> bool:
@@ -79,6 +74,15 @@ class Job:
 
     def batch_done(self, number: int) -> bool:
         return (self.checkpoint / "commits" / str(number)).exists()
+
+
+def committed(folder: Path) -> list[str]:
+    """The files that a streaming query has written into a folder, by its log."""
+    files: set[str] = set()
+    for entry in (folder / "_spark_metadata").iterdir():
+        if entry.name.isdigit() or entry.name.endswith(".compact"):
+            files |= {json.loads(line)["path"].removeprefix("file://") for line in entry.read_text().splitlines()[1:]}
+    return sorted(files)
 
 
 def wait(condition: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None, seconds: float = 120) -> Any:

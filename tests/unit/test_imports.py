@@ -29,11 +29,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tables": {"errors", "arrow", "kit", "spark.needed"},
     "spark": {"errors", "arrow", "options", "planning", "kit"},
     "connectors": {"errors", "arrow", "options", "planning", "kit", "tables", "clients", "spark.connector"},
+    "codecs": {"errors"},
+    "checkpoints": {"errors", "planning"},
+    "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints"},
 }
 # Programs, short names for users, and what others test with: they may import anything.
 MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}
 # These have no Spark behind them, in whatever way they are imported.
-WITHOUT_SPARK = ("errors", "options", "arrow", "planning", "kit", "clients")
+WITHOUT_SPARK = ("errors", "options", "arrow", "planning", "kit", "clients", "checkpoints")
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
 IS_SPARKS_OWN = {
     "penstock.tables.latest", "penstock.spark.connector", "penstock.spark.reading", "penstock.spark.writing",
@@ -41,9 +44,17 @@ IS_SPARKS_OWN = {
 }  # fmt: skip
 MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock",
+    "penstock.codecs",
+    "penstock.pipelines.application",
+    "penstock.pipelines.dead_letters",
+    "penstock.pipelines.replay",
+    "penstock.pipelines.job",
+    "penstock.pipelines.rows",
+    "penstock.pipelines.runner",
+    "penstock.pipelines.transforms",
+    "penstock.pipelines.trial",
     "penstock.spark.progress",
     "penstock.spark.session",
-    "penstock.cli.demo",
 }
 MAY_OPEN_SOCKETS = {
     "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
@@ -206,6 +217,7 @@ def test_only_these_files_touch_sockets() -> None:
         "connectors.s2.options",
         "connectors.iggy.rows",
         "connectors.iggy.options",
+        "pipelines.export",
     ],
 )
 def test_what_is_pure_stays_pure(name: str) -> None:

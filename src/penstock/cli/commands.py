@@ -7,10 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli import checkpoints, dead_letters, pipelines
 from penstock.cli.peek import newest
+from penstock.cli.sentences import sentences
 from penstock.cli.versions import versions
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import OptionError
 from penstock.options import table
 
 app = typer.Typer(
@@ -33,13 +35,19 @@ def main(version: Annotated[bool, typer.Option("--version", callback=_version, i
     """NATS, JetStream, S2 and Iggy streams for Apache Spark."""
 
 
+for command in (pipelines.run, pipelines.check, pipelines.new, pipelines.convert, pipelines.export, pipelines.schema):
+    app.command()(command)
+app.add_typer(checkpoints.app, name="checkpoints")
+app.add_typer(dead_letters.app, name="dead-letters")
+
+
 @app.command()
 def demo(
     records: Annotated[int, typer.Option(help="How many orders to make up.")] = 100_000,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
 ) -> None:
     """Read a stream of made-up orders with Spark, on a server of its own, and prove that none is missing."""
-    with _sentences():
+    with sentences():
         from penstock.cli.demo import run
 
         run(console, records, master)
@@ -50,7 +58,7 @@ def describe(
     name: Annotated[str | None, typer.Argument(metavar="CONNECTOR", help="One connector; all without it.")] = None,
 ) -> None:
     """Show the connectors, or the options of one."""
-    with _sentences():
+    with sentences():
         if name is None:
             shown = Table("format", *GUARANTEES, title="connectors")
             for each in FORMATS:
@@ -74,7 +82,7 @@ def peek(
     count: Annotated[int, typer.Option("-n", min=1, help="How many records.")] = 10,
 ) -> None:
     """Show the newest records, without starting Spark: penstock peek jetstream stream=ORDERS -n 10."""
-    with _sentences():
+    with sentences():
         raw = {}
         for text in options or []:
             key, equals, value = text.partition("=")
@@ -101,15 +109,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(f"{field['key']}: {_cell(field['value'])}" for field in value)
     return "" if value is None else str(value)
-
-
-class _sentences:  # noqa: N801 - used as a block, `with _sentences():`
-    """An error of ours is a sentence on the terminal, not a traceback."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, at: Any) -> None:
-        if isinstance(error, PenstockError):
-            Console(stderr=True).print(f"penstock: {error}", style="red", highlight=False, markup=False)
-            raise typer.Exit(1)

@@ -1,5 +1,5 @@
-"""The demo: made-up orders in a server on this machine, and a Spark query that writes their sums back. The query is
-killed in the middle and started again, and the sums prove that no order was lost or counted twice.
+"""The demo: made-up orders in a server on this machine, and a pipeline that writes their sums back. It is killed in the
+middle and started again, and the sums prove that no order was lost or counted twice.
 """
 
 import json
@@ -26,13 +26,47 @@ from penstock.clients.nats.client import Connection
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import ProtocolError
 from penstock.planning.checkpoint import Checkpoint
-from penstock.spark.session import local_session, require_java
+from penstock.spark.session import require_java
 from penstock.testing.nats_server import NatsServer
 
 STREAM, RESULTS = "ORDERS", "ORDERS_BY_WINDOW"
 REGIONS = ("eu", "us", "ap", "sa")
-WINDOW = "5 seconds"
 BATCHES = 5
+PIPELINE = """\
+[source]
+type = "jetstream"
+servers = "{url}"
+identifier = "ORDERS"
+batch_size = {batch_size}
+
+[source.input_schema]
+type = "json"
+schema = "id BIGINT, amount DOUBLE, at DOUBLE"
+
+[[transforms]]
+sql = "SELECT timestamp_seconds(at) AS at, split_part(_meta.subject, '.', 2) AS region, amount FROM input"
+
+[[transforms]]
+sql = '''
+SELECT unix_seconds(window.start) AS window, region, count(*) AS orders, sum(amount) AS amount
+FROM input WATERMARK at DELAY OF INTERVAL 0 SECONDS
+GROUP BY window(at, '5 seconds'), region
+'''
+
+[[sinks]]
+type = "jetstream"
+servers = "{url}"
+subject = "sums.{{region}}"
+
+[trigger]
+available_now = true
+
+[checkpoint]
+location = "checkpoint"
+
+[spark.conf]
+"spark.sql.shuffle.partitions" = 2
+"""
 
 
 def run(console: Console, records: int, master: str) -> None:
@@ -53,6 +87,8 @@ def run(console: Console, records: int, master: str) -> None:
             publish(server.url, records, lambda done: progress.update(task, completed=done))
             _prepare(server.url)
             job = _Job(server.url, Path(folder), master, records)
+            console.print(f"the pipeline, {job.file.name}:", highlight=False)
+            console.print(job.file.read_text(), style="dim", highlight=False, markup=False)
             task = progress.add_task("Spark, killed in the middle", total=records)
             job.run(lambda done: progress.update(task, completed=done), kill_in=BATCHES // 2 + 1)
             task = progress.add_task("Spark, started again", total=records)
@@ -127,17 +163,12 @@ def _results(url: str) -> list[dict[str, Any]]:
 
 
 class _Job:
-    """The Spark program, in a process of its own that can be killed."""
+    """`penstock run` with the pipeline, in a process of its own that can be killed."""
 
     def __init__(self, url: str, folder: Path, master: str, records: int):
-        self.checkpoint, self.log = folder / "checkpoint", folder / "spark.log"
-        self.records = records
-        self.arguments = {
-            "url": url,
-            "checkpoint": str(self.checkpoint),
-            "master": master,
-            "limit": records // BATCHES + 1,
-        }
+        self.checkpoint, self.log, self.file = folder / "checkpoint", folder / "spark.log", folder / "orders.toml"
+        self.records, self.master = records, master
+        self.file.write_text(PIPELINE.format(url=url, batch_size=records // BATCHES + 1))
 
     def run(self, progress: Callable[[int], None], kill_in: int | None = None) -> None:
         """Run it to its end, or kill it in the middle of batch `kill_in`."""
@@ -145,7 +176,7 @@ class _Job:
         try:
             with self.log.open("ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "penstock.cli.demo", json.dumps(self.arguments)],
+                    [sys.executable, "-m", "penstock.cli", "run", str(self.file), "--master", self.master],
                     stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
             while process.poll() is None:
@@ -175,46 +206,3 @@ class _Job:
             return Checkpoint.decode(json.loads(lines[-1])).positions[STREAM].next - 1
         except (IndexError, ValueError, KeyError):  # it is being written just now
             return 0
-
-
-def _spark_program(arguments: dict[str, Any]) -> None:
-    """Sums by window and region, written to the second stream as each window closes."""
-    from pyspark.sql import functions as f
-
-    spark = local_session("penstock-demo", arguments["master"], quiet=True, conf={"spark.sql.shuffle.partitions": "2"})
-    orders = (
-        spark.readStream.format("jetstream")
-        .option("servers", arguments["url"])
-        .option("stream", STREAM)
-        .option("startingOffsets", "earliest")
-        .option("maxRecordsPerTrigger", arguments["limit"])
-        .load()
-        .select(
-            f.from_json(f.col("value").cast("string"), "id LONG, amount DOUBLE, at DOUBLE").alias("o"),
-            f.split("subject", "\\.")[1].alias("region"),
-        )
-        .select(f.timestamp_seconds("o.at").alias("at"), "region", "o.amount")
-    )
-    sums = (
-        orders.withWatermark("at", "0 seconds")
-        .groupBy(f.window("at", WINDOW).alias("w"), "region")
-        .agg(f.count("*").alias("orders"), f.sum("amount").alias("amount"))
-        .select(
-            f.to_json(f.struct(f.unix_seconds("w.start").alias("window"), "region", "orders", "amount")).alias("value"),
-            "region",
-        )
-    )
-    query = (
-        sums.writeStream.format("jetstream")
-        .option("servers", arguments["url"])
-        .option("subject", "sums.{region}")
-        .option("checkpointLocation", arguments["checkpoint"])
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    spark.stop()
-
-
-if __name__ == "__main__":
-    _spark_program(json.loads(sys.argv[1]))

@@ -90,22 +90,39 @@ class Options(BaseModel):
 
         `elsewhere`: errors for options of something else, by the name in lower case.
         """
+        options, problems = cls.check(owner, raw, ignore, elsewhere)
+        if options is None:
+            raise OptionError(problems[0][1])
+        return options
+
+    @classmethod
+    def check(
+        cls,
+        owner: str,
+        raw: Mapping[str, Any],
+        ignore: Iterable[str] = (),
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> tuple[Self | None, list[tuple[str, str]]]:
+        """The options, or all that is wrong with them: names as they were written, and what to say. See `parse`."""
         known = spellings(cls)
         skipped, hidden = {name.lower() for name in ignore}, secrets(cls)
         given: dict[str, Any] = {}
+        problems: list[tuple[str, str]] = []
         for key, value in raw.items():
             name = known.get(key.lower())
             if name is not None:
                 if alias(name) in given:
-                    raise OptionError(f"set '{alias(name)}' or '{shown(cls, name)}', not both: they are one option.")
+                    problems.append(
+                        (key, f"set '{alias(name)}' or '{shown(cls, name)}', not both: they are one option.")
+                    )
                 is_marked = name in hidden and isinstance(value, str)
                 given[alias(name)] = value.removeprefix(SECRET) if is_marked else value
             elif key.lower() in skipped:
                 continue
             elif (hint := _hints(cls, elsewhere).get(key.lower())) is not None:
-                raise OptionError(hint.replace("{value}", str(value)))
+                problems.append((key, hint.replace("{value}", str(value))))
             else:
-                raise OptionError(_unknown(key, owner, [name for name, _, _ in table(cls)]))
+                problems.append((key, _unknown(key, owner, [name for name, _, _ in table(cls)])))
         for name, field in cls.model_fields.items():
             variable = _extra(field, "env")
             is_given = bool({alias(name), alias(f"{name}_file")} & given.keys())
@@ -115,9 +132,10 @@ class Options(BaseModel):
             if alias(name) in given and (instead := _extra(field, "instead")):
                 log.warning("option '%s' of %s will go with the next version: set '%s'", alias(name), owner, instead)
         try:
-            return cls.model_validate(given)
+            options = cls.model_validate(given)
         except ValidationError as error:
-            raise OptionError(_first_problem(error, owner, cls, given)) from None
+            return None, problems + _problems(error, owner, cls, given)
+        return (None, problems) if problems else (options, [])
 
     @model_validator(mode="after")
     def _one_place_per_value(self) -> Self:
@@ -299,8 +317,17 @@ def _unknown(key: str, owner: str, names: Sequence[str]) -> str:
     return f"unknown option '{key}' for {owner}. {hint}"
 
 
-def _first_problem(error: ValidationError, owner: str, model: type[Options], given: Mapping[str, Any]) -> str:
-    problem = error.errors(include_url=False)[0]
+def _problems(
+    error: ValidationError, owner: str, model: type[Options], given: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """All that pydantic found: the name of the option, empty where it is of none, and a sentence."""
+    return [
+        (str(each["loc"][0]) if each["loc"] else "", _sentence(each, owner, model, given))
+        for each in error.errors(include_url=False)
+    ]
+
+
+def _sentence(problem: Any, owner: str, model: type[Options], given: Mapping[str, Any]) -> str:
     name = str(problem["loc"][0]) if problem["loc"] else ""
     label = next((shown(model, field) for field in model.model_fields if alias(field) == name), name)
     if problem["type"] == "missing":

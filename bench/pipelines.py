@@ -1,0 +1,127 @@
+"""A pipeline from a file beside the same query by hand, in one Spark session, by turns: what does the file cost?
+
+JetStream to JetStream, and Kafka to a sink that throws rows away. What is timed is the query, from start to end.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from kafka_servers import KafkaAdmin
+from measure import cpu_seconds, median, processes, save
+from nats_servers import Admin
+from penstock.pipelines import job
+from penstock.pipelines.load import load
+from penstock.session import local_session
+from penstock.testing.kafka import KafkaBroker, spark_kafka_jars
+from penstock.testing.nats_server import NatsServer
+
+SIZE, ROUNDS = 200, 5
+ENDS = """
+[source]
+type = "{source}"
+{reads}
+
+[[sinks]]
+type = "{sink}"
+{writes}
+
+[trigger]
+available_now = true
+
+[checkpoint]
+location = "{checkpoint}"
+"""
+
+
+def by_file(spark: Any, folder: Path, **ends: str) -> None:
+    """The query of a pipeline file, without the runner's second of taking its checkpoint."""
+    file = folder / "pipeline.toml"
+    file.write_text(ENDS.format(checkpoint=folder / "checkpoint", **ends))
+    job.start(spark, load([file])[0]).awaitTermination()
+
+
+def by_hand(rows: Any, folder: Path, format: str, **options: str) -> None:
+    """The same, as a Python program says it."""
+    writer = rows.writeStream.format(format).options(checkpointLocation=str(folder / "checkpoint"), **options)
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def compare(ways: dict[str, Callable[[Path], None]]) -> dict[str, Any]:
+    """Seconds of each way, by turns, and how the file stands beside the program."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(ROUNDS + 1):
+        for name, way in ways.items():
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                used, began = cpu_seconds(processes("pyspark")), time.monotonic()
+                way(Path(folder))
+                if turn:  # the first is for warming up
+                    seconds[name].append(time.monotonic() - began)
+                    cpu[name].append(cpu_seconds(processes("pyspark")) - used)
+    ratio = [hand / file for hand, file in zip(seconds["by hand"], seconds["by file"], strict=True)]
+    return {
+        "seconds": {name: round(median(each), 3) for name, each in seconds.items()},
+        "cpu seconds": {name: round(median(each), 3) for name, each in cpu.items()},
+        "file to hand, throughput": round(median(ratio), 3),
+        "rounds": [round(each, 3) for each in ratio],
+    }
+
+
+def jetstream(spark: Any, rows: int) -> dict[str, Any]:
+    with NatsServer() as server:
+        admin = Admin(server.url)
+        admin.create("IN", storage="memory")
+        admin.create("OUT", storage="memory", max_msgs=1000)
+        admin.publish(("IN.x", b"x" * SIZE) for _ in range(rows))
+        reads = {"servers": server.url, "stream": "IN", "startingOffsets": "earliest"}
+        frame = spark.readStream.format("jetstream").options(**reads).load().select("value", "headers")
+        writes = {"servers": server.url, "subject": "OUT.x"}
+        return compare(
+            {
+                "by hand": lambda folder: by_hand(frame, folder, "jetstream", **writes),
+                "by file": lambda folder: by_file(
+                    spark, folder, source="jetstream", sink="jetstream",
+                    reads=f'servers = "{server.url}"\nidentifier = "IN"',
+                    writes=f'servers = "{server.url}"\nidentifier = "OUT.x"',
+                ),
+            }
+        )  # fmt: skip
+
+
+def kafka(spark: Any, rows: int) -> dict[str, Any]:
+    with KafkaBroker() as broker:
+        admin = KafkaAdmin(broker)
+        admin.create("bench", 4)
+        for partition in range(4):
+            admin.produce("bench", [(None, b"x" * SIZE)] * (rows // 4), partition)
+        reads = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "bench", "startingOffsets": "earliest"}
+        frame = spark.readStream.format("kafka").options(**reads, includeHeaders="true").load()
+        return compare(
+            {
+                "by hand": lambda folder: by_hand(frame, folder, "noop"),
+                "by file": lambda folder: by_file(
+                    spark, folder, source="kafka", sink="noop", writes="",
+                    reads=f'bootstrap_servers = "{broker.bootstrap}"\nidentifier = "bench"',
+                ),
+            }
+        )  # fmt: skip
+
+
+def main() -> dict[str, Any]:
+    rows = int(os.environ.get("COUNT", 400_000))
+    jars = ",".join(map(str, spark_kafka_jars()))
+    spark = local_session("bench", "local[2]", quiet=True, conf={"spark.jars": jars})
+    try:
+        return {"rows": rows, "jetstream to jetstream": jetstream(spark, rows), "kafka to noop": kafka(spark, rows)}
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    save("pipelines", main())

@@ -1,0 +1,169 @@
+"""`penstock run` and `check`: pipelines from files. Knows typer and rich; all that it shows comes from the library."""
+
+import json
+import logging
+import os
+import re
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.prompt import Confirm, Prompt
+from rich.table import Table
+
+from penstock.cli.sentences import sentences
+from penstock.errors import OptionError
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Pipeline files, or folders of them.")]
+
+
+def run(
+    files: Files,
+    master: Annotated[str | None, typer.Option(help="Where Spark runs; local[*] by default.")] = None,
+    remote: Annotated[str | None, typer.Option(help="A Spark Connect server, such as sc://host:15002.")] = None,
+) -> None:
+    """Run pipelines, each until it is stopped or has read all that it should."""
+    with sentences():
+        from penstock.pipelines.application import session, stop
+        from penstock.pipelines.load import load
+        from penstock.pipelines.runner import Runner, State
+
+        logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+        pipelines = load(files)
+        enabled = [pipeline for pipeline in pipelines if pipeline.enabled]
+        for pipeline in pipelines:
+            if not pipeline.enabled:
+                say(f"{pipeline.key}: not enabled")
+        if not enabled:
+            raise OptionError("no pipeline is enabled: there is nothing to run.")
+        spark = session(enabled, master=master, remote=remote, say=say)
+        try:
+            states = Runner(spark, enabled, say).run()
+        finally:
+            stop(spark)
+    if any(each.state is State.FAILED for each in states):
+        raise typer.Exit(1)
+
+
+def check(
+    files: Files,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Also try the servers, the schema and one batch, without writing.")
+    ] = False,
+) -> None:
+    """Check pipeline files, and say what each promises."""
+    with sentences():
+        from penstock.pipelines.load import load
+
+        pipelines = load(files)
+        shown = Table("pipeline", "from", "to", "guarantee")
+        for pipeline in pipelines:
+            targets = ", ".join(sink.name for sink in pipeline.sinks)
+            if pipeline.dead_letters is not None:
+                targets += f" (dead letters: {pipeline.dead_letters.type})"
+            off = "" if pipeline.enabled else " (not enabled)"
+            shown.add_row(f"{pipeline.key}{off}", pipeline.source.type, targets, pipeline.guarantee())
+        console().print(shown)
+        if connect:
+            from penstock.pipelines.trial import tried
+
+            for line in tried(pipelines, say):
+                say(line)
+
+
+def console() -> Console:
+    """Where commands print. Nobody can widen a pipe to see the rest of a line."""
+    own = Console()
+    return own if own.is_terminal else Console(width=200)
+
+
+def say(text: str) -> None:
+    """Print lines with the time before them."""
+    for line in text.splitlines():
+        console().print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def schema() -> None:
+    """Print the JSON Schema of pipeline files, for editors: penstock schema > penstock.schema.json."""
+    from penstock.pipelines.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(help="A configuration of the Flink source connector for Iggy.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write it, instead of here.")] = None,
+) -> None:
+    """Turn a configuration of the Flink source connector for Iggy into a pipeline file."""
+    with sentences():
+        from penstock.pipelines.convert import convert as converted
+
+        try:
+            given = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"{file} cannot be read: {error}.") from None
+        try:
+            result = converted(given, file.stem)
+        except OptionError as error:
+            raise OptionError(f"{file}: {error}") from None
+        _put(result.text, output)
+        for line in result.left_out:
+            Console(stderr=True).print(f"left out: {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def new(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("pipeline.toml"),
+) -> None:
+    """Ask a few questions, and write a first pipeline file."""
+    with sentences():
+        from penstock.pipelines import new as asked
+        from penstock.pipelines.load import load
+
+        if file.exists():
+            raise OptionError(f"{file} is there already: name another.")
+        ends = []
+        for what, kinds in (("Read from", asked.SOURCES), ("Write to", asked.SINKS)):
+            kind = Prompt.ask(what, choices=list(kinds), default=next(iter(kinds)))
+            ends.append((kind, {each.key: Prompt.ask(each.text, default=each.default) for each in kinds[kind]}))
+        columns: str | None = None
+        if ends[0][0] != "rate" and Confirm.ask("Are the records JSON?", default=True):
+            columns = Prompt.ask("Their columns, such as 'id BIGINT, amount DOUBLE' (empty: any)", default="")
+        file.write_text(asked.text(re.sub(r"[^A-Za-z0-9_-]", "-", file.stem), ends[0], ends[1], columns))
+        for name in re.findall(r'env = "(\w+)"', file.read_text()):
+            os.environ.setdefault(name, "unset")  # to check the rest; `run` wants it
+            say(f"set the environment variable {name} before you run it")
+        load([file])
+        say(f"{file} is written. Try it: penstock check --connect {file}; then: penstock run {file}")
+
+
+def _put(text: str, output: Path | None) -> None:
+    if output is None:
+        print(text, end="")
+    elif output.exists():
+        raise OptionError(f"{output} is there already: name another.")
+    else:
+        output.write_text(text)
+
+
+def export(
+    file: Annotated[Path, typer.Argument(help="The pipeline file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the project.")],
+    sdp: Annotated[
+        bool, typer.Option("--sdp", help="A project of Spark Declarative Pipelines (the only kind).")
+    ] = True,
+) -> None:
+    """Write a pipeline as a project of Spark Declarative Pipelines, for `spark-pipelines run`."""
+    with sentences():
+        from penstock.pipelines.load import load
+        from penstock.pipelines.project import project
+
+        (pipeline,) = load([file])
+        if output.exists() and any(output.iterdir()):
+            raise OptionError(f"there is something in {output} already: name an empty folder.")
+        for name, text in project(pipeline, (output / "storage").resolve().as_uri()).items():
+            place = output / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        say(f"{output} is written. Run it there: spark-pipelines run --spec spark-pipeline.yml")

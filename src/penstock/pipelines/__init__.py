@@ -1,0 +1,1 @@
+"""Pipelines declared in TOML: sources, transforms and sinks as streaming queries."""

@@ -1,0 +1,139 @@
+"""A pipeline as a streaming query. With one sink, Spark writes its batches; with several, or with dead letters, each
+batch is written to one after the other, by names that they know again. Knows Spark; no servers.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.checkpoints.log import Log
+from penstock.codecs import ERROR
+from penstock.pipelines import rows as steps
+from penstock.pipelines.pipeline import Pipeline, SinkEnd
+from penstock.pipelines.transforms import apply
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FILES = ("parquet", "orc", "json", "csv", "text")
+OBSERVED = "penstock"  # the figures of a pipeline in Spark's progress events
+
+
+def start(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None" = None) -> "StreamingQuery":
+    """Start the query of a pipeline. An error where Spark or a server refuses it. `records`: in place of its source."""
+    rows, is_decoded_only = plan(spark, pipeline, records)
+    writer = rows.writeStream.queryName(pipeline.key).option("checkpointLocation", pipeline.location)
+    trigger = pipeline.trigger
+    if trigger.available_now:
+        writer = writer.trigger(availableNow=True)
+    elif trigger.processing_time is not None:
+        writer = writer.trigger(processingTime=f"{round(trigger.processing_time * 1000)} milliseconds")
+    if not pipeline.is_one_write:
+        return writer.foreachBatch(batch_writer(pipeline, is_decoded_only)).start()
+    (sink,) = pipeline.sinks
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    return writer.format(sink.kind.format).options(**sink.options).start()
+
+
+class Plan(NamedTuple):
+    """The rows of each batch: as the one sink takes them, or as `batch_writer` does."""
+
+    rows: "DataFrame"
+    is_decoded_only: bool = False  # transforms are left to `batch_writer`
+
+
+def plan(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None" = None) -> Plan:
+    """What Spark is to do for each batch. Errors of the file are found here, and not in a batch."""
+    from pyspark.sql import functions as f
+
+    decoded = steps.decoded(steps.records(spark, pipeline.source) if records is None else records, pipeline.source)
+    if ERROR in decoded.columns:
+        errors = f.count_if(f.col(ERROR).isNotNull()).alias("errors")
+        decoded = decoded.observe(OBSERVED, f.count(f.lit(1)).alias("records"), errors)
+    transformed = apply(steps.good(decoded, pipeline.errors.mode), pipeline.transforms, pipeline.file)
+    for sink in pipeline.sinks:
+        rows = steps.shaped(transformed, sink, pipeline)
+    if pipeline.is_one_write:
+        return Plan(rows)
+    has_letters = pipeline.dead_letters is not None and ERROR in decoded.columns
+    if (has_letters or pipeline.needs_order) and steps.is_row_wise(transformed, decoded):
+        return Plan(decoded, is_decoded_only=True)
+    if pipeline.dead_letters is None or not has_letters:
+        return Plan(transformed)
+    letters = steps.dead_rows(steps.dead(decoded, pipeline), pipeline.dead_letters)
+    as_row, as_letter = (
+        df.select(f.struct(*(f.col(f"`{name}`") for name in df.columns)).alias(name))
+        for df, name in ((transformed, "row"), (letters, "letter"))
+    )
+    return Plan(as_row.unionByName(as_letter, allowMissingColumns=True))
+
+
+@dataclass(frozen=True)
+class batch_writer:  # noqa: N801 - used as the function that it is
+    """Writes a batch to every sink. A class, so that it travels to the server of Spark Connect."""
+
+    pipeline: Pipeline
+    is_decoded_only: bool  # transforms are still to come
+
+    def __call__(self, batch: "DataFrame", number: int) -> None:
+        """Write a batch. Sinks that know a batch again by its number are not written twice when it is run again."""
+        if self.is_decoded_only and self.pipeline.needs_order:
+            batch = steps.ordered(batch)
+        batch.persist()
+        try:
+            query = Log(self.pipeline.location).query_id
+            for sink, part in self._parts(batch):
+                write(part, sink, f"{query}-{sink.name}", number)
+        finally:
+            batch.unpersist()
+
+    def _parts(self, batch: "DataFrame") -> list[tuple[SinkEnd, "DataFrame"]]:
+        """The sinks, each with its rows. Dead letters come first: a record is never only in the past."""
+        pipeline = self.pipeline
+        dead_letters, transformed = pipeline.dead_letters, batch
+        parts: list[tuple[SinkEnd, DataFrame]] = []
+        if self.is_decoded_only:
+            if dead_letters is not None and ERROR in batch.columns:
+                parts.append((dead_letters, steps.dead_rows(steps.dead(batch, pipeline), dead_letters)))
+            transformed = apply(steps.good(batch, pipeline.errors.mode), pipeline.transforms, pipeline.file)
+        elif dead_letters is not None and batch.columns == ["row", "letter"]:
+            parts.append((dead_letters, batch.where("letter IS NOT NULL").select("letter.*")))
+            transformed = batch.where("row IS NOT NULL").select("row.*")
+        for sink in pipeline.sinks:
+            own = _goes_to(transformed, sink.name, pipeline) if "sink" in pipeline.routing else transformed
+            parts.append((sink, steps.shaped(own, sink, pipeline)))
+        return parts
+
+
+def _goes_to(rows: "DataFrame", name: str, pipeline: Pipeline) -> "DataFrame":
+    """The rows that go to a sink. An error where one goes to a sink that does not exist."""
+    expression = pipeline.routing["sink"]
+    is_array = rows.selectExpr(f"({expression}) AS sink").dtypes[0][1].startswith("array")
+    targets = f"array_compact({expression if is_array else f'array({expression})'})"
+    names = ", ".join(f"'{sink.name}'" for sink in pipeline.sinks)
+    unknown = f"get(array_except({targets}, array({names})), 0)"
+    text = f"concat('[routing] sends a row to the sink \\'', {unknown}, '\\', and there is none of that name.')"
+    return rows.where(
+        f"CASE WHEN {unknown} IS NOT NULL THEN raise_error({text}) ELSE array_contains({targets}, '{name}') END"
+    )
+
+
+def write(rows: "DataFrame", sink: SinkEnd, name: str, batch: int) -> None:
+    """Write the rows of a batch to a sink. `name` and `batch` tell the write from all others."""
+    if sink.type == "console":
+        print(f"-------- {sink.name}, batch {batch}")
+        rows.show(int(sink.options.get("numRows", 20)), sink.options.get("truncate", "true") == "true")
+        return
+    options: dict[str, Any] = dict(sink.options)
+    writer = rows.write.format(sink.kind.format).mode("append")
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    if sink.type in FILES:
+        # A folder for each batch: one that is written again takes the place of what an earlier try left.
+        writer, options["path"] = writer.mode("overwrite"), f"{options['path']}/batch_id={batch}"
+    elif sink.kind.txn and options.get("delivery") != "at_least_once":
+        options |= {"txnAppId": name, "txnVersion": batch}
+    elif sink.type == "noop":
+        writer = writer.mode("overwrite")
+    writer.options(**options).save()

@@ -1,0 +1,56 @@
+"""A checkpoint set back as a pipeline needs it: what its sinks remember, and `restore_from_checkpoint` and
+`restore_from_batch` of its file, each done once. Knows checkpoints; no Spark and no servers.
+"""
+
+import json
+
+from penstock.checkpoints import storage
+from penstock.checkpoints.log import Log
+from penstock.checkpoints.rewind import SinkMemory, rewind
+from penstock.errors import OptionError
+from penstock.kit.contract import Guarantee
+from penstock.pipelines.job import FILES
+from penstock.pipelines.pipeline import Pipeline
+
+RESTORED = "penstock.restored"  # what was restored already
+
+
+def memories(pipeline: Pipeline) -> list[SinkMemory]:
+    """What each sink does with rows that are written again."""
+    found = []
+    for sink in (*pipeline.sinks, *([pipeline.dead_letters] if pipeline.dead_letters else [])):
+        if sink.exactly_once is not Guarantee.NO and (sink.kind.ours or sink.kind.txn):
+            found.append(SinkMemory(sink.name, "remembers"))
+        elif sink.type in FILES and pipeline.is_one_write:
+            found.append(SinkMemory(sink.name, "skips-files"))
+        else:
+            found.append(SinkMemory(sink.name, "again"))
+    return found
+
+
+def restore(pipeline: Pipeline) -> str | None:
+    """What was restored, in words; None where the file asks for nothing, or it was done before. The checkpoint must not
+    be in use.
+    """
+    wanted = pipeline.checkpoint
+    folder = storage.folder(pipeline.location)
+    done = json.loads(folder.read(RESTORED) or b"{}")
+    said = []
+    if wanted.restore_from_checkpoint is not None and done.get("checkpoint") != wanted.restore_from_checkpoint:
+        source = Log(wanted.restore_from_checkpoint).folder
+        if {"metadata", "offsets"} & set(folder.names()):
+            raise OptionError(
+                f"restore_from_checkpoint is '{wanted.restore_from_checkpoint}', but '{pipeline.location}' holds a "
+                "checkpoint already. Leave the key out to go on from there, or name another location."
+            )
+        names = [name for name in source.files() if not name.startswith("penstock.")]
+        source.copy(folder, names)
+        done["checkpoint"] = wanted.restore_from_checkpoint
+        said.append(f"begins with a copy of the checkpoint '{wanted.restore_from_checkpoint}'")
+    if wanted.restore_from_batch is not None and done.get("batch") != wanted.restore_from_batch:
+        went = rewind(pipeline.location, wanted.restore_from_batch, sinks=memories(pipeline))
+        done["batch"] = wanted.restore_from_batch
+        said.append(f"is back at the end of batch {went.kept}" + (f" (before: {went.copy})" if went.copy else ""))
+    if said:
+        folder.write(RESTORED, json.dumps(done).encode())
+    return " and ".join(said) or None

@@ -1,0 +1,275 @@
+"""Runs pipelines in one Spark application: starts them, restarts what fails, and stops them between two batches. Knows
+Spark's queries; no servers, no files.
+"""
+
+import contextlib
+import json
+import logging
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from penstock.checkpoints.lease import Lease
+from penstock.errors import OptionError, PenstockError
+from penstock.pipelines import job
+from penstock.pipelines.pipeline import Pipeline
+from penstock.pipelines.restore import restore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("penstock")
+LOOK_EVERY = 0.2
+STOP_EVERY = 0.01  # quicker than Spark plans the next batch
+STOP_WITHIN = 60.0
+
+
+class State(StrEnum):
+    """What a pipeline is doing, in the words of Iggy's runtime."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting to restart"
+    STOPPED = "stopped"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass
+class Running:
+    """A pipeline, and how it goes."""
+
+    pipeline: Pipeline
+    say: Callable[[str], None]
+    state: State = State.STARTING
+    query: "StreamingQuery | None" = None
+    lease: Lease | None = None
+    is_lost: bool = False  # whether another run has its checkpoint now
+    error: str = ""
+    failures: int = 0
+    restarts: int = 0
+    rows: int = 0
+    errors: int = 0
+    batch: int = -1
+    due: float = 0.0  # when to start again
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will do nothing more."""
+        return self.state in (State.STOPPED, State.DONE, State.FAILED)
+
+
+class Runner:
+    """Runs pipelines until all are done or have failed for good, or somebody asks to stop."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        pipelines: Sequence[Pipeline],
+        say: Callable[[str], None] = print,
+        *,
+        start: "Callable[[SparkSession, Pipeline], StreamingQuery] | None" = None,
+    ):
+        self.spark, self.say, self.start = spark, say, start
+        self.running = [Running(pipeline, say) for pipeline in pipelines if pipeline.enabled]
+        self.stopping = threading.Event()
+
+    def run(self) -> list[Running]:
+        """Run all of them to their end. What failed for good has the state FAILED, with its last error."""
+        with self._signals():
+            try:
+                with ThreadPoolExecutor() as pool:  # each waits a second, to see whether another wants it too
+                    list(pool.map(self._take, self.running))
+                while not self.stopping.is_set() and not all(each.is_over for each in self.running):
+                    for each in self.running:
+                        self._look_after(each)
+                    self.stopping.wait(LOOK_EVERY)
+            finally:
+                self._stop_all()
+        return self.running
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT ask to stop after the batch in hand; a second one stops at once."""
+
+        def ask(number: int, frame: Any) -> None:
+            if self.stopping.is_set():
+                raise KeyboardInterrupt
+            self.say("stopping after the batches in hand; once more stops at once")
+            self.stopping.set()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _look_after(self, each: Running) -> None:
+        if each.is_over:
+            return
+        if each.query is None:
+            if time.monotonic() >= each.due:
+                self._start(each)
+            return
+        is_active = each.query.isActive
+        self._count(each)  # after that look: what has ended has told all that it will
+        if is_active:
+            each.state = State.RUNNING
+            if each.failures and time.monotonic() - each.began > each.pipeline.restart.reset_after:
+                each.failures = 0
+            return
+        problem = each.query.exception()
+        each.query = None
+        if each.is_lost:
+            self._failed(each, "another run has taken over its checkpoint", for_good=True)
+        elif problem is not None:
+            self._failed(each, sentence(problem))
+        else:
+            self._over(each, State.DONE)
+
+    def _take(self, each: Running) -> None:
+        """Take the checkpoint, so that no other run uses it. What is to be restored is restored before."""
+        pipeline = each.pipeline
+        try:
+            restored = restore(pipeline)
+            if restored:
+                each.say(f"{pipeline.key}: {restored}")
+            each.lease = Lease(pipeline.location, on_lost=lambda: self._lost(each)).take()
+        except PenstockError as problem:
+            self._failed(each, str(problem), for_good=True)
+
+    def _start(self, each: Running) -> None:
+        pipeline = each.pipeline
+        each.state, each.began = State.STARTING, time.monotonic()
+        try:
+            each.query = (self.start or job.start)(self.spark, pipeline)
+            each.state = State.RUNNING
+            each.say(f"{pipeline.key}: running, {pipeline.guarantee()}")
+        except Exception as problem:
+            if not isinstance(problem, PenstockError) and not type(problem).__module__.startswith(("pyspark", "py4j")):
+                raise
+            self._failed(each, sentence(problem), for_good=is_of_the_file(problem))
+
+    def _lost(self, each: Running) -> None:
+        """Another run has taken the checkpoint: stop before there is a second batch of the same number."""
+        each.is_lost = True
+        if each.query is not None:
+            each.query.stop()
+
+    def _failed(self, each: Running, why: str, *, for_good: bool = False) -> None:
+        """Start again after a while, or stay down: `for_good`, or after too many failures in a row."""
+        restart = each.pipeline.restart
+        each.error, each.failures = why, each.failures + 1
+        if for_good or each.failures > restart.max_restarts:
+            self._over(each, State.FAILED)
+            return
+        wait = min(restart.max_backoff, restart.backoff * 2 ** (each.failures - 1))
+        each.state, each.due, each.restarts = State.WAITING, time.monotonic() + wait, each.restarts + 1
+        left = restart.max_restarts - each.failures
+        each.say(
+            f"{each.pipeline.key}: {why}\n{each.pipeline.key}: starts again in {wait:g} s ({left} more after that)"
+        )
+
+    def _over(self, each: Running, state: State) -> None:
+        each.state = state
+        if each.lease is not None:
+            each.lease.release()
+            each.lease = None
+        if state is State.FAILED:
+            failures = f"{each.failures} failure{'' if each.failures == 1 else 's'}"
+            each.say(f"{each.pipeline.key}: {each.error}\n{each.pipeline.key}: stays down, after {failures}")
+        else:
+            errors = f", {each.errors:,} errors" if each.errors else ""
+            each.say(f"{each.pipeline.key}: {state}, {each.rows:,} records{errors}")
+
+    def _count(self, each: Running) -> None:
+        """Add up what the progress events since the last look tell."""
+        assert each.query is not None
+        for progress in each.query.recentProgress:
+            event = json.loads(progress.json)
+            rows = sum(source["numInputRows"] for source in event["sources"])
+            if event["batchId"] <= each.batch or not rows:
+                continue
+            observed = event.get("observedMetrics", {}).get(job.OBSERVED, {})
+            if "schema" in observed:  # Spark Connect tells names and values apart
+                names = [field["name"] for field in observed["schema"]["fields"]]
+                observed = dict(zip(names, observed["values"], strict=True))
+            each.batch = event["batchId"]
+            each.rows += int(observed.get("records", rows))
+            each.errors += int(observed.get("errors", 0))
+
+    def _stop_all(self) -> None:
+        """Let every query finish the batch that it is in, then stop it."""
+        active = [each.query for each in self.running if each.query is not None and each.query.isActive]
+        waiting = [(query, _batch_in_hand(query)) for query in active]
+        deadline = time.monotonic() + STOP_WITHIN
+        try:
+            while waiting and time.monotonic() < deadline:
+                for query, in_hand in list(waiting):
+                    if in_hand is None or not query.isActive or _batch_in_hand(query) != in_hand:
+                        waiting.remove((query, in_hand))
+                        query.stop()
+                time.sleep(STOP_EVERY)
+        finally:  # also when somebody asks a second time
+            for each in self.running:
+                if not each.is_over:
+                    self._stop(each)
+
+    def _stop(self, each: Running) -> None:
+        problem = None
+        if each.query is not None:
+            each.query.stop()
+            self._count(each)
+            problem = each.query.exception()
+        if problem is not None:
+            each.error, each.failures = sentence(problem), each.failures + 1
+        self._over(each, State.STOPPED if problem is None else State.FAILED)
+
+
+def _batch_in_hand(query: Any) -> Any:
+    """What the query has reported before the batch that it is in; None where it is in none."""
+    status = query.status
+    if not status["isTriggerActive"] or not status["isDataAvailable"]:
+        return None
+    progress = query.lastProgress
+    return "nothing" if progress is None else (progress.batchId, progress.timestamp)
+
+
+# An error of ours as Spark shows it, in the midst of its own text.
+_OURS = re.compile(r"^penstock\.(?:errors\.)?(\w+): (.+(?:\n(?![ \t]|at |===|SQLSTATE).+)*)", re.MULTILINE)
+
+_RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt|Exit|Warning): (.+)", re.MULTILINE)
+
+
+def sentence(problem: BaseException) -> str:
+    """What went wrong, in one sentence: ours where the error is one of ours, else the first line of Spark's."""
+    text = str(problem)
+    if ours := _OURS.findall(text):
+        return re.sub(r" SQLSTATE: \w+$", "", ours[-1][1].strip())
+    if raised := re.search(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE.*)?$", text, re.MULTILINE):
+        return raised[1].strip()
+    if error := _RAISED.search(text.rpartition('\n  File "')[2]):  # what a traceback of Python ends with
+        return re.sub(r" SQLSTATE: \w+$", "", error[1].strip())
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(problem).__name__
+
+
+def is_of_the_file(problem: BaseException) -> bool:
+    """Whether another start can only end in the same way: the file must be changed first."""
+    if isinstance(problem, PenstockError):
+        return isinstance(problem, OptionError)
+    if ours := _OURS.findall(str(problem)):
+        return bool(ours[-1][0] == "OptionError")
+    return type(problem).__name__ in ("AnalysisException", "ParseException")

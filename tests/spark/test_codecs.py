@@ -1,0 +1,74 @@
+"""Bytes as columns: what is decoded, and what is said of bytes that cannot be."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import codecs
+
+SCHEMA = "id BIGINT, s STRING"
+WRONG = f"of the schema ({SCHEMA}): "
+# A value; its columns, or what is wrong with it.
+JSON: list[tuple[bytes | None, tuple[int | None, str | None] | str]] = [
+    (b'{"id": 1, "s": "a"}', (1, "a")),
+    (b'{"id": 1, "more": 2}', (1, None)),
+    (b'{"s": {"a": 1}}', (None, '{"a":1}')),
+    (b'{"s": "} x", "id": 1}', (1, "} x")),
+    (b"{'s': '} x', 'id': 1}", (1, "} x")),  # Spark takes either quotes
+    (None, (None, None)),
+    (b"", "is empty"),
+    (b"\xff", "is not UTF-8"),
+    (b'{"s": "\xff"}', "is not UTF-8"),
+    (b"{no", f"is not JSON {WRONG}{{no"),
+    (b'{"id": "x"}', f'is not JSON {WRONG}{{"id": "x"}}'),
+    (b'{"id": 1.5}', f'is not JSON {WRONG}{{"id": 1.5}}'),
+    (b'[{"id": 1}]', f'is not JSON {WRONG}[{{"id": 1}}]'),
+    (b"5", f"is not JSON {WRONG}5"),
+    (b'{"id": 1} {"id": 2}', 'goes on after the end of its JSON: {"id": 1} {"id": 2}'),
+    (b'{"id": 1}\n{"id": 2}', 'goes on after the end of its JSON: {"id": 1}\n{"id": 2}'),
+    (b'{"id": 1} x', 'goes on after the end of its JSON: {"id": 1} x'),
+]
+CSV: list[tuple[bytes | None, tuple[int | None, str | None] | str]] = [
+    (b"1,a", (1, "a")),
+    (b'1,"a,b"', (1, "a,b")),
+    (b",", (None, None)),
+    (None, (None, None)),
+    (b"", "is empty"),
+    (b"\xff,a", "is not UTF-8"),
+    (b"x,a", f"is not CSV {WRONG}x,a"),
+    (b"1", f"is not CSV {WRONG}1"),
+    (b"1,a,b", f"is not CSV {WRONG}1,a,b"),
+]
+
+
+@pytest.mark.parametrize(("format", "cases"), [("json", JSON), ("csv", CSV)])
+def test_values_become_columns_or_a_sentence(spark: SparkSession, format: codecs.Format, cases: list) -> None:  # type: ignore[type-arg]
+    values = spark.createDataFrame([(value,) for value, _ in cases], "value BINARY").coalesce(1)
+    rows = codecs.decode(values, format, schema=SCHEMA).collect()
+    for row, (value, expected) in zip(rows, cases, strict=True):
+        assert (row._error or (row.id, row.s)) == expected, value
+
+
+def test_json_without_a_schema_is_a_variant(spark: SparkSession) -> None:
+    cases = {
+        b'{"a": [1, {"b": null}]}': '{"a":[1,{"b":null}]}', b"5": "5", b"null": "null", b'"} x"': '"} x"',
+        b"": "is not JSON: ", b"\xff": "is not UTF-8", b"{no": "is not JSON: {no",
+        b'{"a": 1} {"a": 2}': 'goes on after the end of its JSON: {"a": 1} {"a": 2}',
+        b"5 6": "goes on after the end of its JSON: 5 6",
+    }  # fmt: skip
+    values = spark.createDataFrame([(value,) for value in cases], "value BINARY").coalesce(1)
+    rows = codecs.decode(values, "json").selectExpr("coalesce(_error, to_json(payload)) AS found").collect()
+    assert [row.found for row in rows] == list(cases.values())
+
+
+def test_options_of_the_parser_hold_behind_the_end_too(spark: SparkSession) -> None:
+    values = spark.createDataFrame([('{"id": 1} // one',)], "value STRING")
+    (row,) = codecs.decode(values, "json", schema="id BIGINT", options={"allowComments": "true"}).collect()
+    assert (row.id, row._error) == (1, None)
+
+
+def test_other_columns_stay_and_rows_become_the_same_bytes_again(spark: SparkSession) -> None:
+    values = spark.createDataFrame([("k", b'{"id":1,"s":"a"}'), ("n", None)], "key STRING, value BINARY").coalesce(1)
+    decoded = codecs.decode(values, "json", schema=SCHEMA)
+    assert decoded.columns == ["key", "id", "s", "_error"]
+    encoded = codecs.encode(decoded, "json", columns=["id", "s"], keep=["key"]).collect()
+    assert [tuple(row) for row in encoded] == [('{"id":1,"s":"a"}', "k"), ("{}", "n")]

@@ -1,0 +1,333 @@
+"""Pipelines from files, on real Spark and real servers."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kafka_servers import KafkaAdmin
+from nats_servers import Admin
+from penstock.checkpoints.lease import Lease
+from penstock.checkpoints.rewind import rewind
+from penstock.cli.dead_letters import letters
+from penstock.cli.peek import newest
+from penstock.connectors import connector
+from penstock.errors import OptionError
+from penstock.pipelines.load import load
+from penstock.pipelines.replay import replayed
+from penstock.pipelines.restore import memories
+from penstock.pipelines.rows import is_row_wise
+from penstock.pipelines.runner import Runner, Running, State
+from penstock.testing.kafka import KafkaBroker
+from penstock.testing.nats_server import NatsServer
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    file = folder / f"{name}.toml"
+    file.write_text(text)
+    return file
+
+
+def run(spark: SparkSession, *files: Path) -> Running:
+    """Run files to their end: how the first of them went."""
+    return Runner(spark, load(files), lambda text: None).run()[0]
+
+
+def bodies(nats: NatsServer, stream: str) -> list[bytes]:
+    """Every body of a stream, in order."""
+    rows = newest(connector("jetstream"), {"servers": nats.url, "stream": stream}, 100_000)
+    return [row["value"] for row in rows]
+
+
+@pytest.fixture
+def orders(admin: Admin, stream: str) -> Iterator[str]:
+    """A stream with a hundred orders, number 41 of which is not JSON."""
+    admin.create(stream)
+    values = [json.dumps({"id": i, "region": ("eu", "us")[i % 2]}).encode() for i in range(100)]
+    values[41] = b"{not json"
+    admin.publish((f"{stream}.n", value) for value in values)
+    admin.create(f"{stream}OUT")
+    admin.create(f"{stream}DEAD")
+    yield stream
+    for name in (stream, f"{stream}OUT", f"{stream}DEAD"):
+        admin.delete(name)
+
+
+SOURCE = """
+[source]
+type = "jetstream"
+servers = "{url}"
+identifier = "{stream}"
+batch_size = 30
+
+[source.input_schema]
+type = "json"
+schema = "id BIGINT, region STRING"
+
+[trigger]
+available_now = true
+
+[restart]
+max_restarts = 0
+"""
+TO_STREAM = """
+[[sinks]]
+type = "jetstream"
+servers = "{url}"
+subject = "{stream}OUT.{{region}}"
+"""
+
+
+def test_a_bad_record_fails_the_pipeline_with_its_place(
+    spark: SparkSession, nats: NatsServer, orders: str, folder: Path
+) -> None:
+    file = written(folder, "orders", (SOURCE + TO_STREAM).format(url=nats.url, stream=orders))
+    went = run(spark, file)
+    assert went.state is State.FAILED
+    assert went.error.startswith(f"a record at 42 of '{orders}' is not JSON of the schema")
+    assert 'set mode = "skip" or "dead_letter"' in went.error
+
+
+def test_skipped_records_are_counted(spark: SparkSession, nats: NatsServer, orders: str, folder: Path) -> None:
+    text = SOURCE + TO_STREAM + '\n[errors]\nmode = "skip"\n'
+    went = run(spark, written(folder, "orders", text.format(url=nats.url, stream=orders)))
+    assert went.state is State.DONE, went.error
+    assert (went.rows, went.errors) == (100, 1)
+    assert sorted(json.loads(body)["id"] for body in bodies(nats, f"{orders}OUT")) == [i for i in range(100) if i != 41]
+
+
+def test_a_dead_letter_has_the_original_bytes_and_where_they_came_from(
+    spark: SparkSession, nats: NatsServer, orders: str, folder: Path
+) -> None:
+    dead = """
+[errors]
+mode = "dead_letter"
+
+[errors.sink]
+type = "jetstream"
+servers = "{url}"
+subject = "{stream}DEAD.x"
+"""
+    file = written(folder, "orders", (SOURCE + TO_STREAM + dead).format(url=nats.url, stream=orders))
+    went = run(spark, file)
+    assert went.state is State.DONE, went.error
+    assert sorted(json.loads(body)["id"] for body in bodies(nats, f"{orders}OUT")) == [i for i in range(100) if i != 41]
+    (letter,) = newest(connector("jetstream"), {"servers": nats.url, "stream": f"{orders}DEAD"}, 10)
+    headers = {each["key"]: each["value"].decode() for each in letter["headers"]}
+    assert letter["value"] == b"{not json"
+    assert headers["penstock-stream"] == orders
+    assert headers["penstock-position"] == "42"
+    assert headers["penstock-pipeline"] == "orders"
+    assert "is not JSON" in headers["penstock-error"]
+    assert run(spark, file).state is State.DONE, "a second run finds nothing new"
+    assert len(bodies(nats, f"{orders}OUT")) == 99
+    assert len(bodies(nats, f"{orders}DEAD")) == 1
+
+
+def test_what_remembers_rows_goes_together_with_dead_letters(
+    spark: SparkSession, nats: NatsServer, orders: str, folder: Path
+) -> None:
+    (folder / "regions_of.py").write_text("def once(rows):\n    return rows.select('region').dropDuplicates()\n")
+    stateful = """
+[[transforms]]
+python = "regions_of:once"
+
+[errors]
+mode = "dead_letter"
+sink = {{ type = "jetstream", servers = "{url}", subject = "{stream}DEAD.x" }}
+"""
+    went = run(spark, written(folder, "orders", (SOURCE + TO_STREAM + stateful).format(url=nats.url, stream=orders)))
+    assert went.state is State.DONE, went.error
+    assert sorted(bodies(nats, f"{orders}OUT")) == [b'{"region":"eu"}', b'{"region":"us"}'], "once over all batches"
+    assert bodies(nats, f"{orders}DEAD") == [b"{not json"]
+
+
+def test_rows_are_routed_to_sinks_and_every_sink_sees_the_same_batches(
+    spark: SparkSession, nats: NatsServer, orders: str, folder: Path
+) -> None:
+    several = """
+[errors]
+mode = "skip"
+
+[[sinks]]
+type = "parquet"
+name = "files"
+identifier = "files"
+
+[routing]
+sink = "CASE WHEN id < 50 THEN array('files', 'jetstream') WHEN id < 80 THEN array('files') END"
+"""
+    file = written(folder, "orders", (SOURCE + TO_STREAM + several).format(url=nats.url, stream=orders))
+    went = run(spark, file)
+    assert went.state is State.DONE, went.error
+    assert sorted(json.loads(body)["id"] for body in bodies(nats, f"{orders}OUT")) == [i for i in range(50) if i != 41]
+    rows = spark.read.parquet(str(folder / "files"))
+    assert sorted(row.id for row in rows.collect()) == [i for i in range(80) if i != 41]
+
+
+def test_a_row_for_an_unknown_sink_is_an_error(
+    spark: SparkSession, nats: NatsServer, orders: str, folder: Path
+) -> None:
+    routed = '\n[errors]\nmode = "skip"\n[routing]\nsink = "\'nowhere\'"\n'
+    went = run(spark, written(folder, "orders", (SOURCE + TO_STREAM + routed).format(url=nats.url, stream=orders)))
+    assert went.state is State.FAILED
+    assert "'nowhere', and there is none of that name" in went.error
+
+
+def test_dead_letters_are_shown_and_sent_through_again_once(
+    spark: SparkSession, nats: NatsServer, orders: str, folder: Path
+) -> None:
+    text = """
+[source]
+type = "jetstream"
+servers = "{url}"
+identifier = "{stream}"
+
+[source.input_schema]
+type = "{type}"
+
+[[transforms]]
+sql = "SELECT *, _meta.subject AS came FROM input"
+
+[[sinks]]
+type = "jetstream"
+servers = "{url}"
+subject = "{stream}OUT.x"
+schema = "json"
+
+[errors]
+mode = "dead_letter"
+
+[errors.sink]
+type = "jetstream"
+servers = "{url}"
+subject = "{stream}DEAD.x"
+
+[trigger]
+available_now = true
+"""
+    file = written(folder, "orders", text.format(url=nats.url, stream=orders, type="json"))
+    assert run(spark, file).state is State.DONE
+    (found,) = letters(load([file])[0], 10)
+    assert (found.stream, found.position, found.value) == (orders, "42", b"{not json")
+    file.write_text(text.format(url=nats.url, stream=orders, type="text"))  # the cause is mended: it is text
+    for rows in (1, 0):
+        went = replayed(spark, load([file])[0], lambda text: None)
+        assert went.state is State.DONE, went.error
+        assert went.rows == rows
+    last = json.loads(bodies(nats, f"{orders}OUT")[-1])
+    assert (last["value"], last["came"]) == ("{not json", f"{orders}.n")
+    assert len(bodies(nats, f"{orders}OUT")) == 100
+    assert len(bodies(nats, f"{orders}DEAD")) == 1
+
+
+def test_a_topic_of_three_partitions_is_copied_once_also_when_a_batch_is_run_again(
+    spark: SparkSession, nats: NatsServer, admin: Admin, kafka: KafkaBroker, kafka_admin: KafkaAdmin, folder: Path
+) -> None:
+    """Spark gives such partitions to other tasks then: without an order of ours rows are written twice, or refused."""
+    topic = "pipeline-order"
+    kafka_admin.create(topic, 3)
+    for partition, count in enumerate((100, 200, 300)):
+        kafka_admin.produce(topic, [(None, f"{partition}/{i}".encode()) for i in range(count)], partition)
+    admin.create("KAFKAORDER", duplicate_window=100_000_000)
+    text = """
+[source]
+type = "kafka"
+identifier = "{topic}"
+bootstrap_servers = "{brokers}"
+
+[[sinks]]
+type = "jetstream"
+servers = "{url}"
+subject = "KAFKAORDER.x"
+
+[trigger]
+available_now = true
+
+[restart]
+max_restarts = 0
+"""
+    file = written(folder, "orders", text.format(topic=topic, brokers=kafka.bootstrap, url=nats.url))
+    wanted = sorted(f"{p}/{i}".encode() for p, count in enumerate((100, 200, 300)) for i in range(count))
+    went = run(spark, file)
+    assert went.state is State.DONE, went.error
+    assert sorted(bodies(nats, "KAFKAORDER")) == wanted
+    commits = folder / ".penstock" / "orders" / "commits"
+    for name in ("0", ".0.crc"):
+        (commits / name).unlink(missing_ok=True)
+    went = run(spark, file)
+    assert went.state is State.DONE, went.error
+    assert sorted(bodies(nats, "KAFKAORDER")) == wanted
+
+
+def test_a_rewind_as_a_new_query_writes_the_rows_again_and_a_plain_one_is_refused(
+    spark: SparkSession, nats: NatsServer, orders: str, folder: Path
+) -> None:
+    text = SOURCE + TO_STREAM + '\n[errors]\nmode = "skip"\n'
+    file = written(folder, "orders", text.format(url=nats.url, stream=orders))
+    assert run(spark, file).state is State.DONE
+    (pipeline,) = load([file])
+    with pytest.raises(OptionError, match="sink 'jetstream' remembers the batches"):
+        rewind(pipeline.location, 2, sinks=memories(pipeline))
+    rewind(pipeline.location, 2, sinks=memories(pipeline), new_query=True)
+    went = run(spark, file)
+    assert (went.state, went.rows) == (State.DONE, 40), went.error
+    ids = sorted(json.loads(body)["id"] for body in bodies(nats, f"{orders}OUT"))
+    assert ids == sorted([*(i for i in range(100) if i != 41), *range(60, 100)])
+
+
+def test_restore_from_batch_has_an_effect_once(spark: SparkSession, folder: Path) -> None:
+    (folder / "in").mkdir()
+    (folder / "in" / "a.json").write_text("".join(f'{{"id": {i}}}\n' for i in range(3)))
+    (folder / "in" / "b.json").write_text("".join(f'{{"id": {i}}}\n' for i in range(3, 5)))
+    text = """
+[source]
+type = "file_system"
+identifier = "in"
+batch_size = 1
+
+[[sinks]]
+type = "noop"
+
+[trigger]
+available_now = true
+
+[checkpoint]
+location = "place"
+"""
+    file = written(folder, "files", text)
+    assert run(spark, file).rows == 5
+    file.write_text(f"{text}restore_from_batch = 0\n")
+    went = run(spark, file)
+    assert (went.state, went.rows) == (State.DONE, 2), went.error
+    assert run(spark, file).rows == 0, "done once"
+    assert len(list(folder.glob("place.before-rewind-*"))) == 1
+
+
+def test_a_second_run_on_the_same_checkpoint_is_refused(
+    spark: SparkSession, nats: NatsServer, orders: str, folder: Path
+) -> None:
+    text = SOURCE + TO_STREAM + '\n[errors]\nmode = "skip"\n'
+    file = written(folder, "orders", text.format(url=nats.url, stream=orders))
+    (pipeline,) = load([file])
+    with Lease(pipeline.location, ttl=2):
+        went = run(spark, file)
+    assert went.state is State.FAILED
+    assert "is in use by process" in went.error
+    assert not (Path(pipeline.location) / "offsets").exists()
+
+
+def test_plans_that_remember_rows_are_told_from_those_that_do_not(spark: SparkSession) -> None:
+    rows = spark.readStream.format("rate").load()
+    rows.createOrReplaceTempView("numbers")
+    for sql, row_wise in (
+        ("SELECT value * 2 AS twice FROM numbers WHERE value > 3", True),
+        ("SELECT value, explode(array(1, 2)) AS part FROM numbers", True),
+        ("SELECT DISTINCT value FROM numbers", False),
+        ("SELECT value, count(*) AS n FROM numbers GROUP BY value", False),
+        ("SELECT n.value FROM numbers n JOIN numbers m ON n.value = m.value", False),
+        ("SELECT current_timestamp() AS now FROM numbers", False),
+    ):
+        assert is_row_wise(spark.sql(sql), rows) == row_wise, sql

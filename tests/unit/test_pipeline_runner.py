@@ -1,0 +1,204 @@
+"""How pipelines are started, restarted and stopped, with queries that are made up. No Spark, no servers."""
+
+import functools
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.checkpoints.lease import Lease
+from penstock.errors import ConnectError, OptionError
+from penstock.pipelines import job, runner
+from penstock.pipelines.load import load
+from penstock.pipelines.pipeline import Pipeline
+from penstock.pipelines.runner import Runner, State, is_of_the_file, sentence
+
+IDLE, BUSY = {"isTriggerActive": False, "isDataAvailable": False}, {"isTriggerActive": True, "isDataAvailable": True}
+
+
+class Query:
+    """As Spark's, as far as a runner looks."""
+
+    def __init__(self) -> None:
+        self.isActive, self.status = True, IDLE
+        self.lastProgress: Any = None
+        self.recentProgress: list[Any] = []
+        self.problem: Exception | None = None
+        self.stopped_after: int | None = None
+
+    def exception(self) -> Exception | None:
+        return self.problem
+
+    def finish(self, batch: int) -> None:
+        self.lastProgress = SimpleNamespace(batchId=batch, timestamp=f"t{batch}")
+
+    def end(self, problem: Exception | None = None) -> None:
+        self.problem, self.isActive = problem, False
+
+    def stop(self) -> None:
+        if self.isActive:
+            self.stopped_after = self.lastProgress.batchId if self.lastProgress else -1
+        self.isActive = False
+
+
+def pipelines(folder: Path, *names: str, more: str = "") -> list[Pipeline]:
+    for name in names:
+        (folder / f"{name}.toml").write_text(f'[source]\ntype = "rate"\n[[sinks]]\ntype = "noop"\n{more}')
+    return load([folder])
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Query]], None]:
+    """Let starts of queries be made by a function of the pipeline's key."""
+
+    def use(start: Callable[[str], Query]) -> None:
+        monkeypatch.setattr(job, "start", lambda spark, pipeline: start(pipeline.key))
+
+    monkeypatch.setattr(runner, "Lease", functools.partial(Lease, settle=0.01))
+    monkeypatch.setattr(runner, "LOOK_EVERY", 0.005)
+    return use
+
+
+def later(seconds: float, do: Callable[[], Any]) -> None:
+    threading.Timer(seconds, do).start()
+
+
+def test_a_query_that_waits_for_data_is_stopped_at_once(folder: Path, starting: Any) -> None:
+    query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
+    starting(lambda key: query)
+    later(0.1, runs.stopping.set)
+    began = time.monotonic()
+    (went,) = runs.run()
+    assert went.state is State.STOPPED
+    assert time.monotonic() - began < 2
+    assert not query.isActive
+
+
+def test_a_query_in_a_batch_is_stopped_after_it(folder: Path, starting: Any) -> None:
+    query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
+    starting(lambda key: query)
+    query.status = BUSY
+    query.finish(6)
+    later(0.1, runs.stopping.set)
+    later(0.4, lambda: query.finish(7))
+    (went,) = runs.run()
+    assert went.state is State.STOPPED
+    assert query.stopped_after == 7
+
+
+def test_a_query_that_fails_while_it_is_being_stopped_has_failed(folder: Path, starting: Any) -> None:
+    query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
+    starting(lambda key: query)
+    query.status = BUSY
+    later(0.1, runs.stopping.set)
+    later(0.2, lambda: query.end(ConnectError("the server is gone")))
+    (went,) = runs.run()
+    assert (went.state, went.error) == (State.FAILED, "the server is gone")
+
+
+def test_asking_twice_stops_at_once(folder: Path, starting: Any) -> None:
+    query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
+    starting(lambda key: query)
+    query.status = BUSY  # and it stays so
+    for seconds in (0.1, 0.3):
+        later(seconds, lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        runs.run()
+    assert not query.isActive
+    assert runs.running[0].state is State.STOPPED
+
+
+def test_what_fails_is_started_again_and_the_others_go_on(folder: Path, starting: Any) -> None:
+    said: list[str] = []
+    runs = Runner(
+        None, pipelines(folder, "a", "b", more="[restart]\nmax_restarts = 2\nbackoff = '10ms'\n"), said.append
+    )  # type: ignore[arg-type]
+    starts: list[str] = []
+    other = Query()
+
+    def start(key: str) -> Query:
+        starts.append(key)
+        if key == "b":
+            return other
+        query = Query()
+        query.end(ConnectError(f"down {starts.count('a')}"))
+        if starts.count("a") == 3:
+            later(0.05, other.end)
+        return query
+
+    starting(start)
+    a, b = runs.run()
+    assert starts.count("a") == 3
+    assert (a.state, a.error, a.restarts) == (State.FAILED, "down 3", 2)
+    assert (b.state, starts.count("b")) == (State.DONE, 1)
+    assert "a: down 1\na: starts again in 0.01 s (1 more after that)" in said
+    assert "a: down 3\na: stays down, after 3 failures" in said
+
+
+def test_a_mistake_in_the_file_is_not_tried_again(folder: Path, starting: Any) -> None:
+    def start(key: str) -> Query:
+        raise OptionError("a.toml:7: no such column")
+
+    starting(start)
+    (went,) = Runner(None, pipelines(folder, "a"), lambda text: None).run()  # type: ignore[arg-type]
+    assert (went.state, went.failures) == (State.FAILED, 1)
+
+
+def test_a_pipeline_whose_checkpoint_another_run_took_has_failed(folder: Path, starting: Any) -> None:
+    query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
+    starting(lambda key: query)
+    later(0.1, lambda: runs._lost(runs.running[0]))
+    (went,) = runs.run()
+    assert (went.state, went.error) == (State.FAILED, "another run has taken over its checkpoint")
+
+
+OURS = """[STREAM_FAILED] Query [id = x] terminated with exception: Job aborted
+  File "/x/source.py", line 3, in read
+penstock.errors.ConnectError: nats://h: refused.
+Is it running? SQLSTATE: 38000
+=== Streaming Query ===
+"""
+OTHERS = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: Traceback (most recent call last):
+  File "/x/job.py", line 75, in __call__
+    write(part)
+  File "/x/captured.py", line 262, in deco
+    raise converted from None
+pyspark.errors.captured.AnalysisException: [KAFKA_DATA_SOURCE_NOT_ENABLED] Failed to find data. SQLSTATE: 42K02
+ SQLSTATE: 39000
+\tat org.apache.spark.Some(Some.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (OURS, "nats://h: refused.\nIs it running?"),
+        (OTHERS, "[KAFKA_DATA_SOURCE_NOT_ENABLED] Failed to find data."),
+        ("x\n[USER_RAISED_EXCEPTION] a record is not JSON. SQLSTATE: P0001\n\tat x", "a record is not JSON."),
+        ("one\ntwo", "one"),
+    ],
+)
+def test_of_an_error_one_sentence_is_told(text: str, said: str) -> None:
+    assert sentence(RuntimeError(text)) == said
+
+
+class AnalysisException(Exception):  # noqa: N818 - Spark's name
+    """As Spark's: also what a data source of ours refuses when a query is made."""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[UNRESOLVED_COLUMN] no such column", True),
+        ("[PYTHON_DATA_SOURCE_ERROR] Failed\npenstock.errors.OptionError: unknown option", True),
+        ("[PYTHON_DATA_SOURCE_ERROR] Failed\npenstock.errors.ConnectError: no permission", False),
+        ("[PYTHON_DATA_SOURCE_ERROR] Failed\npenstock.errors.Disconnected: refused", False),
+    ],
+)
+def test_a_server_that_does_not_answer_is_no_mistake_in_the_file(text: str, expected: bool) -> None:
+    assert is_of_the_file(AnalysisException(text)) is expected
