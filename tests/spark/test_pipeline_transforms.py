@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock import codecs
 from penstock.errors import OptionError
+from penstock.pipelines import rows as steps
 from penstock.pipelines.load import load
 from penstock.pipelines.transforms import apply
 from spark.pipeline_runs import ONCE, done, written
@@ -210,3 +211,57 @@ sink = {{ type = "parquet", identifier = "letters" }}
         commit.unlink()  # as if it had died before it noted that all is written
     done(spark, file)
     assert times() == before
+
+
+SQL = {
+    "SELECT value + 1 AS v FROM input WHERE value > 3": True,
+    "SELECT explode(array(value, 7)) AS v FROM input": True,
+    "WITH big AS (SELECT * FROM input) SELECT _meta.value AS v FROM big": True,
+    "SELECT DISTINCT value FROM input": False,
+    "SELECT count(*) AS n FROM input GROUP BY window(timestamp, '1 minute')": False,
+    "SELECT value FROM input UNION ALL SELECT value FROM input": False,
+    "SELECT i.value FROM input i JOIN range(3) r ON i.value = r.id": False,
+    "SELECT value, now() AS at FROM input": False,
+    f"SELECT {', '.join(f'value + {i} AS v{i}' for i in range(40))}, current_date() AS day FROM input": False,
+}
+
+
+def test_only_what_looks_at_one_row_at_a_time_is_left_to_the_batch(spark: SparkSession, folder: Path) -> None:
+    """The rest is part of the streaming query, which remembers rows and the time of the batch."""
+    for kind, more in {"rate": "", "file_system": f'identifier = "{folder}"\ninput_schema = "text"\n'}.items():
+        for each, expected in SQL.items():
+            sql = each if kind == "rate" else each.replace("timestamp", "_meta.origin.planned")
+            text = f'[source]\ntype = "{kind}"\n{more}[[sinks]]\ntype = "noop"\n[[transforms]]\nsql = "{sql}"\n'
+            (pipeline,) = load([written(folder, "t", text)])
+            rows = steps.decoded(steps.records(spark, pipeline.source), pipeline.source).drop(codecs.ERROR)
+            assert steps.is_row_wise(apply(rows, pipeline.transforms, pipeline.file), rows) is expected, (kind, sql)
+
+
+def test_what_remembers_rows_of_files_goes_together_with_dead_letters(spark: SparkSession, folder: Path) -> None:
+    (folder / "in").mkdir()
+    for name in "ab":
+        (folder / "in" / f"{name}.json").write_text('{"region": "eu"}\n{"region": "us"}\nbad\n')
+    (folder / "once.py").write_text("def regions(rows):\n    return rows.select('region').dropDuplicates()\n")
+    text = """
+[source]
+type = "file_system"
+identifier = "in"
+batch_size = 1
+input_schema = { type = "json", schema = "region STRING" }
+
+[[transforms]]
+python = "once:regions"
+
+[[sinks]]
+type = "parquet"
+identifier = "regions"
+
+[errors]
+mode = "dead_letter"
+sink = { type = "parquet", identifier = "letters" }
+"""
+    went = done(spark, written(folder, "regions", text + ONCE))
+    assert (went.rows, went.errors) == (6, 2)
+    rows = spark.read.parquet(str(folder / "regions")).collect()
+    assert sorted(row.region for row in rows) == ["eu", "us"], "once over both batches"
+    assert spark.read.parquet(str(folder / "letters")).count() == 2

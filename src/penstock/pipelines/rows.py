@@ -198,7 +198,7 @@ def is_row_wise(rows: "DataFrame", origin: "DataFrame") -> bool:
     and gives the same rows when it is run again.
     """
     plan, before = _analyzed(rows), _analyzed(origin)
-    names = re.findall(r"^[\s:+|~-]*([A-Z]\w*)", plan, re.MULTILINE)
+    names = re.findall(r"^[\s:+|~-]*([A-Z]\w*)", plan, re.MULTILINE)  # ~ before what is streaming
     asks_the_time = len(_TIME.findall(plan)) > len(_TIME.findall(before))
     return bool(names) and all(name in _ROW_WISE for name in names) and not asks_the_time
 
