@@ -86,19 +86,19 @@ def _variant(df: "DataFrame", others: "list[Column]", text: "Column", is_text: "
         f.when(f.col("__text").isNull(), None)
         .when(~f.col("__valid"), f.lit("is not UTF-8"))
         .when(f.col(PAYLOAD).isNull(), f.concat(f.lit("is not JSON: "), shown))
-        .when(_goes_on(f.col("__text"), {}), f.concat(f.lit(_MORE), shown))
+        .when(_goes_on(f.col("__text")), f.concat(f.lit(_MORE), shown))
     )
     return decoded.select(*(f.col(n) for n in df.columns if n in decoded.columns), PAYLOAD, error.alias(ERROR))
 
 
-def _goes_on(text: "Column", options: Mapping[str, str]) -> "Column":
+def _goes_on(text: "Column", options: dict[str, str] | None = None) -> "Column":
     """Whether text goes on behind the end of its JSON. Spark's parsers do not look there, and a second document would
     be lost. Only what looks like it is parsed once more, inside of an array, which ends where it must.
     """
     from pyspark.sql import functions as f
 
     looks_like_it = text.rlike(_AFTER_THE_END) | text.rlike(r"^\s*[^\s{\[]")
-    inside = f.from_json(f.concat(f.lit("["), text, f.lit("\n]")), "ARRAY<STRING>", dict(options))
+    inside = f.from_json(f.concat(f.lit("["), text, f.lit("\n]")), "ARRAY<STRING>", options)
     return looks_like_it & (f.coalesce(f.size(inside), f.lit(-1)) != 1)
 
 
@@ -127,6 +127,7 @@ def value_of(df: "DataFrame", format: Format, names: list[str], options: Mapping
     from pyspark.sql import functions as f
 
     types = dict(df.dtypes)
+    settings = dict(options) if options else None  # Spark Connect takes no empty ones
     if format in ("text", "raw"):
         name = "value" if "value" in names else names[0] if len(names) == 1 else None
         if name is None or types[name] not in ("string", "binary"):
@@ -137,9 +138,9 @@ def value_of(df: "DataFrame", format: Format, names: list[str], options: Mapping
             )
         return f.col(f"`{name}`")
     if format == "json" and names == [PAYLOAD] and types[PAYLOAD] == "variant":
-        return f.to_json(f.col(PAYLOAD), dict(options or {}))
+        return f.to_json(f.col(PAYLOAD), settings)
     row = f.struct(*(f.col(f"`{name}`") for name in names))
-    return (f.to_json if format == "json" else f.to_csv)(row, dict(options or {}))
+    return (f.to_json if format == "json" else f.to_csv)(row, settings)
 
 
 def columns(schema: str) -> list[str]:

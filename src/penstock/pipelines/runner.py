@@ -3,7 +3,6 @@ Spark's queries; no servers, no files.
 """
 
 import contextlib
-import json
 import logging
 import re
 import signal
@@ -188,27 +187,22 @@ class Runner:
             each.lease.release()
             each.lease = None
         if state is State.FAILED:
-            failures = f"{each.failures} failure{'' if each.failures == 1 else 's'}"
+            failures = _count_of(each.failures, "failure")
             each.say(f"{each.pipeline.key}: {each.error}\n{each.pipeline.key}: stays down, after {failures}")
         else:
-            errors = f", {each.errors:,} errors" if each.errors else ""
-            each.say(f"{each.pipeline.key}: {state}, {each.rows:,} records{errors}")
+            errors = f", {_count_of(each.errors, 'error')}" if each.errors else ""
+            each.say(f"{each.pipeline.key}: {state}, {_count_of(each.rows, 'record')}{errors}")
 
     def _count(self, each: Running) -> None:
         """Add up what the progress events since the last look tell."""
         assert each.query is not None
         for progress in each.query.recentProgress:
-            event = json.loads(progress.json)
-            rows = sum(source["numInputRows"] for source in event["sources"])
-            if event["batchId"] <= each.batch or not rows:
+            if progress.batchId <= each.batch or not progress.numInputRows:
                 continue
-            observed = event.get("observedMetrics", {}).get(job.OBSERVED, {})
-            if "schema" in observed:  # Spark Connect tells names and values apart
-                names = [field["name"] for field in observed["schema"]["fields"]]
-                observed = dict(zip(names, observed["values"], strict=True))
-            each.batch = event["batchId"]
-            each.rows += int(observed.get("records", rows))
-            each.errors += int(observed.get("errors", 0))
+            observed = progress.observedMetrics.get(job.OBSERVED)
+            each.batch = progress.batchId
+            each.rows += observed["records"] if observed else progress.numInputRows
+            each.errors += observed["errors"] if observed else 0
 
     def _stop_all(self) -> None:
         """Let every query finish the batch that it is in, then stop it."""
@@ -236,6 +230,10 @@ class Runner:
         if problem is not None:
             each.error, each.failures = sentence(problem), each.failures + 1
         self._over(each, State.STOPPED if problem is None else State.FAILED)
+
+
+def _count_of(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _batch_in_hand(query: Any) -> Any:
