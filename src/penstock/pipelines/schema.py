@@ -10,7 +10,9 @@ from penstock.options import json_schema as of_options
 from penstock.pipelines import model, systems
 from penstock.pipelines.sections import SHARED
 
-_VALUE = {"anyOf": [{"type": ["string", "number", "boolean", "array"]}, {"$ref": "#/$defs/secret"}]}
+_FROM_OUTSIDE = {"$ref": "#/$defs/secret"}
+# Numbers and the like may be written as text, where they come from a variable.
+_VARIABLE = {"type": "string", "pattern": r"\$\{"}
 _SECRET = {
     "type": "object",
     "description": "From an environment variable, or from a file.",
@@ -20,6 +22,8 @@ _SECRET = {
     "additionalProperties": False,
 }
 _PROPERTIES = {"type": "object", "description": "Options of the format, passed on as they are written."}
+# Keys whose text may be kept outside of the file.
+_OUTSIDE = ("identifier", "location")
 _TABLES: Mapping[str, type[model.Section]] = {
     "input_schema": model.Schema,
     "output_schema": model.Schema,
@@ -40,6 +44,8 @@ def json_schema() -> dict[str, Any]:
     defs["sink"] = _end(model.Sink, systems.SINKS, {"schema"})
     tables = {name: _section(kind, defs) for name, kind in _TABLES.items()}
     tables["errors"]["properties"]["sink"] = sink
+    defs["schema"] = _either("string", tables["input_schema"]["properties"]["type"], tables["input_schema"])
+    tables |= {name: {"$ref": "#/$defs/schema"} for name in ("input_schema", "output_schema")}
     steps = {name: _step(name, kind, defs) for name, kind in model.TRANSFORMS.items()}
     by_kind = {name: step for name, step in steps.items() if name in model.FIELD_TRANSFORMS}
     one = {"type": "object", "properties": steps, "minProperties": 1, "maxProperties": 1, "additionalProperties": False}
@@ -51,14 +57,11 @@ def json_schema() -> dict[str, Any]:
         "properties": {
             **top["properties"],
             "source": {"$ref": "#/$defs/source"},
-            "sinks": {"type": "array", "items": sink, "minItems": 1},
+            "sinks": _either("array", {"items": sink, "minItems": 1}, sink),
             "streams": {"type": "array", "items": {"type": "object"}, "description": "Topics of Iggy, for one end."},
-            "transforms": {
-                "anyOf": [
-                    {"type": "array", "items": one},
-                    {"type": "object", "properties": by_kind, "additionalProperties": False},
-                ]
-            },
+            "transforms": _either(
+                "array", {"items": one}, {"type": "object", "properties": by_kind, "additionalProperties": False}
+            ),
             **tables,
             **{name: {"type": "object", "description": f"Options of every {name} in this file."} for name in SHARED},
         },
@@ -97,7 +100,29 @@ def _section(kind: type[model.Section], defs: dict[str, Any]) -> dict[str, Any]:
     raw = kind.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     defs |= raw.pop("$defs", {})
     plain: dict[str, Any] = _plain(raw)
+    plain["properties"] = {
+        name: _or(each, _FROM_OUTSIDE) if name in _OUTSIDE else _or_variable(each)
+        for name, each in plain["properties"].items()
+    }
     return plain
+
+
+def _or(schema: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Either of two; what describes the first describes both."""
+    about = {key: schema[key] for key in ("description", "default") if key in schema}
+    return about | {"anyOf": [{key: each for key, each in schema.items() if key not in about}, other]}
+
+
+def _or_variable(schema: dict[str, Any]) -> dict[str, Any]:
+    is_more_than_text = schema.get("type") in ("integer", "number", "boolean") or "pattern" in schema
+    return _or(schema, _VARIABLE) if is_more_than_text else schema
+
+
+def _either(kind: str, schema: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """`schema` for values of a kind, and `other` for the rest. Editors then show what is wrong inside of a value, where
+    `anyOf` would only say that nothing fits.
+    """
+    return {"if": {"type": kind}, "then": schema, "else": other}
 
 
 def _plain(schema: Any) -> Any:
@@ -134,8 +159,8 @@ def _end(kind: type[model.Section], kinds: Mapping[str, Any], more: set[str]) ->
         ],
     }
     own["properties"] = _PROPERTIES
-    schema = {"anyOf": [{"type": "string"}, {"type": "object"}]}
-    own |= {name: schema for name in ("input_schema", "output_schema") if name in more | {"output_schema"}}
+    schema = {"$ref": "#/$defs/schema"}
+    own |= {name: schema for name in ("input_schema", "output_schema", "schema") if name in more or name in own}
     own |= {name: {} for name in more if name not in own}
     by_type = [
         {
@@ -156,8 +181,7 @@ def _options(declared: type[Options]) -> dict[str, Any]:
     described = of_options(declared)["properties"]
     either: dict[str, Any] = {}
     for name, each in described.items():
-        value = {"description": each.get("description", ""), "anyOf": [each, _VALUE["anyOf"][1]]}
-        either[name] = either[snake(name)] = value
+        either[name] = either[snake(name)] = _or(_or_variable(each), _FROM_OUTSIDE)
     return either
 
 
