@@ -114,6 +114,22 @@ def test_either_spelling_of_an_option_will_do(folder: Path) -> None:
         assert loaded(folder, source.format(spelt)).source.options["startingOffsets"] == "latest"
 
 
+def test_properties_of_sparks_own_formats_are_passed_on_and_those_of_ours_are_checked(folder: Path) -> None:
+    text = '[source]\ntype = "{}"\nidentifier = "s"\nbootstrap_servers = "h"\nproperties = {{ "{}" = "1s" }}\n{}'
+    sink = '[[sinks]]\ntype = "csv"\nidentifier = "x"\nproperties = { header = true }\n'
+    pipeline = loaded(folder, text.format("kafka", "fetchOffset.retryIntervalMs", sink))
+    assert pipeline.source.options["fetchOffset.retryIntervalMs"] == "1s"
+    assert pipeline.sinks[0].options["header"] == "true"
+    wrong = text.format("jetstream", "requestTimeot", sink).replace('bootstrap_servers = "h"\n', "")
+    assert any("unknown option 'requestTimeot'" in problem for problem in problems(folder, wrong))
+
+
+def test_records_of_kafka_bring_their_headers(folder: Path) -> None:
+    text = '[source]\ntype = "kafka"\nidentifier = "t"\nbootstrap_servers = "h"\n{}[[sinks]]\ntype = "console"\n'
+    assert loaded(folder, text.format("")).source.options["includeHeaders"] == "true"
+    assert loaded(folder, text.format("include_headers = false\n")).source.options["includeHeaders"] == "false"
+
+
 def test_a_secret_is_in_no_text_about_a_pipeline(folder: Path) -> None:
     pipeline = loaded(folder, WHOLE)
     assert pipeline.sinks[1].options["password"] == "secret:swordfish"

@@ -68,7 +68,9 @@ def source(file: Sections, raw: Any) -> tuple[model.Source | None, SourceEnd | N
         _start(file, source, kind, options)
     except OptionError as error:
         file.problem((*place, "initial_offset"), str(error))
-    file.parse(name, kind.options, options, place)
+    file.parse(name, kind.options, options, place, source.properties)
+    if name == "kafka":
+        options.setdefault("includeHeaders", "true")  # Spark's own default is false
     if is_files and "path" in options:
         options["path"] = file.path(options["path"])
     end = SourceEnd(name, name, options, hidden, kind=kind, schema=schema, file_format=file_format)
@@ -112,7 +114,7 @@ def sink(file: Sections, place: Place, raw: Any) -> SinkEnd | None:
     options, hidden = file.options(name, kind.options, place, sink.model_extra or {}, sink.properties, kind.renamed)
     if sink.identifier is not None:
         _identify(file, place, kind.identifier, sink.identifier, options, name)
-    file.parse(name, kind.options, options, place)
+    file.parse(name, kind.options, options, place, sink.properties)
     partition_by = options.pop("partitionBy", "")
     if kind.options is systems.FileWriteOptions:
         if "path" not in options:

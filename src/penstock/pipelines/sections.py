@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from penstock.connectors import FORMATS
 from penstock.options import Options, alias, secrets, shown, spellings
 from penstock.options.model import SECRET
 from penstock.pipelines import model, systems
@@ -91,13 +92,20 @@ class Sections:
                 hidden[renamed.get(spelt, spelt)] = value.env if isinstance(value, Secret) else None
         return options, hidden
 
-    def parse(self, name: str, declared: type[Options] | None, options: Mapping[str, str], place: Place) -> None:
-        """Note every option that the format would refuse."""
+    def parse(
+        self, name: str, declared: type[Options] | None, options: Mapping[str, str], place: Place,
+        properties: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Note every option that the format would refuse. Spark's own formats have more than are declared: `properties`
+        of theirs are passed on.
+        """
         if declared is None:
             return
         backwards = {"kafka.bootstrap.servers": "bootstrapServers"} if name == "kafka" else {}
         own = {backwards.get(key, key): value for key, value in options.items()}
         passed = {key for key in own if name == "kafka" and key.startswith("kafka.")}
+        if name not in FORMATS:
+            passed |= {key for key in properties if key.replace("_", "").lower() not in spellings(declared)}
         if declared in (systems.FileReadOptions,):
             passed |= {"path"}
         for key, text in declared.check(name, {k: v for k, v in own.items() if k not in passed})[1]:
