@@ -38,8 +38,8 @@ class Section(BaseModel):
 class Top(Section):
     """What stands before the first table."""
 
-    key: Key | None = Field(None, description="Name of the pipeline, once in a run: letters, digits, `-` and `_`. By "
-                            "default the name of the file.")  # fmt: skip
+    key: Key | None = Field(None, description="Name of the pipeline: letters, digits, `-` and `_`. No two that run "
+                            "together may have the same. By default the name of the file.")  # fmt: skip
     name: Text | None = Field(None, description="Title for people. By default the key.")
     enabled: bool = Field(True, description="With `false` the pipeline is checked, but not run.")
     version: int = Field(0, description="A number of yours. It has no effect.")
@@ -57,7 +57,7 @@ class Schema(Section):
         description="Columns and types, as SQL writes them: `id BIGINT, amount DOUBLE`. Without it JSON is decoded "
         "into one column `payload` of the type VARIANT.",
     )
-    header: bool = Field(False, description="`csv`: leave out lines that are the names of the columns.")
+    header: bool = Field(False, description="`csv`: leave out lines that hold the names of the columns.")
     properties: Properties = Field({}, description="Options of Spark's `from_json`, `to_json`, `from_csv`, `to_csv`.")
 
 
@@ -73,7 +73,7 @@ class Source(Section):
     identifier: Annotated[Text, BeforeValidator(_text)] | None = Field(
         None,
         description="What is read: the stream (`jetstream`, `s2`), the subjects (`nats`), `stream/topic` (`iggy`), the "
-        "topic (`kafka`), the path or glob (`file_system`). Also `source_identifier`.",
+        "folder (`journal`), the topic (`kafka`), the path or glob (`file_system`). Also `source_identifier`.",
     )
     initial_offset: Annotated[str | int | dict[str, int], BeforeValidator(_places)] | None = Field(
         None,
@@ -100,7 +100,7 @@ class Sink(Section):
     identifier: Annotated[Text, BeforeValidator(_text)] | None = Field(
         None,
         description="Where rows go: the subject (`jetstream`, `nats`), the stream (`s2`), `stream/topic` (`iggy`), the "
-        "topic (`kafka`), the path (files, `delta`), the table (`iceberg`).",
+        "folder (`journal`), the topic (`kafka`), the folder (files, `delta`), the table (`iceberg`).",
     )
     envelope: bool = Field(
         False,
@@ -111,8 +111,8 @@ class Sink(Section):
         description="Headers of a message: `keep` those of the record, `source` (where it came from: `source`, "
         "`partition`, `offset`), `both`, or `none`. By default `source` for `iggy`, else `keep`.",
     )
-    output_schema: Any = Field(None, description="How rows become bytes: see `[output_schema]`. Also `schema`, for its "
-                               "type alone.")  # fmt: skip
+    output_schema: Any = Field(None, description="How rows become bytes; it wins over `[output_schema]` of the file. "
+                               'Also `schema = "json"`, for its type alone.')  # fmt: skip
     properties: Properties = Field({}, description="Options of the format, passed on as they are written.")
 
 
@@ -139,10 +139,10 @@ class CheckpointTable(Section):
 
 
 class Errors(Section):
-    """What to do with a record that cannot be decoded or routed."""
+    """What to do with a record that cannot be decoded."""
 
     mode: Literal["fail", "skip", "dead_letter"] = Field(
-        "fail", description="`fail`: stop the pipeline. `skip`: leave it out, and count it. `dead_letter`: write it to "
+        "fail", description="`fail`: the batch fails. `skip`: leave it out, and count it. `dead_letter`: write it to "
         "`sink`.",
     )  # fmt: skip
     sink: Any = Field(None, description="Where dead letters go: a table like those of `[[sinks]]`.")
@@ -163,9 +163,11 @@ class Spark(Section):
     """The Spark application. Pipelines that run together must agree."""
 
     master: Text | None = Field(None, description="Where Spark runs: `local[*]` (the default), `spark://host:7077`.")
-    remote: Text | None = Field(None, description="A Spark Connect server: `sc://host:15002`.")
+    remote: Text | None = Field(
+        None, description="A Spark Connect server: `sc://host:15002`. It is used in place of `master`."
+    )
     packages: Csv = Field((), description="Maven coordinates to fetch, for formats whose jars Spark does not bring.")
-    conf: Properties = Field({}, description="Spark's own settings.")
+    conf: Properties = Field({}, description='Spark\'s own settings: `"spark.sql.shuffle.partitions" = 4`.')
 
 
 class Routing(Section):
@@ -206,14 +208,17 @@ class ChangedField(NewField):
 class AddFields(Section):
     """Adds fields."""
 
-    enabled: bool = True
-    fields: list[NewField] = Field(description="`key`, and `value.static` or `value.computed`.")
+    enabled: bool = Field(True, description="With `false` the transform is left out.")
+    fields: list[NewField] = Field(
+        description="Each with `key`, and with `value.static` (a constant) or `value.computed` (`date_time`, "
+        "`timestamp_nanos`, `timestamp_micros`, `timestamp_millis`, `timestamp_seconds`, `uuid_v4`, `uuid_v7`)."
+    )
 
 
 class UpdateFields(Section):
-    """Sets fields, by a condition."""
+    """Sets fields, always or by a condition."""
 
-    enabled: bool = True
+    enabled: bool = Field(True, description="With `false` the transform is left out.")
     fields: list[ChangedField] = Field(description="As in `add_fields`, with `condition`: `always`, `key_exists` or "
                                        "`key_not_exists`.")  # fmt: skip
 
@@ -221,7 +226,7 @@ class UpdateFields(Section):
 class DeleteFields(Section):
     """Leaves fields out."""
 
-    enabled: bool = True
+    enabled: bool = Field(True, description="With `false` the transform is left out.")
     fields: list[Text] = Field(description="Names.")
 
 
@@ -260,23 +265,30 @@ class Pattern(Section):
 class FilterFields(Section):
     """Keeps some fields, or leaves them out."""
 
-    enabled: bool = True
+    enabled: bool = Field(True, description="With `false` the transform is left out.")
     keep_fields: list[Text] = Field([], description="Fields that stay in any case.")
-    patterns: list[Pattern] = Field([], description="`key_pattern` and `value_pattern`, as in Iggy's runtime.")
+    patterns: list[Pattern] = Field(
+        [],
+        description="Each with a `key_pattern` (`exact`, `starts_with`, `ends_with`, `contains` or `regex`), a "
+        "`value_pattern` (`equals`, `contains`, `regex`, `greater_than`, `less_than`, `between`, or one of the names "
+        "`is_null`, `is_not_null`, `is_string`, `is_number`, `is_boolean`, `is_object`, `is_array`), or both.",
+    )
     include_matching: bool = Field(True, description="Keep what matches; with `false`, leave it out.")
 
 
 class UnwrapEnvelope(Section):
-    """Puts the fields of one field in place of all."""
+    """Puts the fields of one field in the place of all."""
 
-    enabled: bool = True
+    enabled: bool = Field(True, description="With `false` the transform is left out.")
     field: Text = Field(description="The field whose fields take the place of the others.")
 
 
 class Sql(Section):
     """A query."""
 
-    sql: Text = Field(description="A SELECT over `input`, the rows so far. `_meta` has the record as it came.")
+    sql: Text = Field(
+        description="A SELECT over `input`, the rows so far. Keep `_meta`, or headers and origin are lost."
+    )
 
 
 class PythonFunction(Section):

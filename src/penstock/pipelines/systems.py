@@ -50,7 +50,8 @@ class FileReadOptions(Options):
     """Options of Spark's file sources."""
 
     format: Literal["json", "csv", "text", "parquet", "orc"] | None = option(
-        None, doc="The format; also `file.format` in `properties`. By default `json`."
+        None,
+        doc="The format of files; also `file.format` in `properties`. By default that of `input_schema`, or `json`.",
     )
     max_files_per_trigger: Count | None = option(None, doc="`batch_size` says the same.")
     max_bytes_per_trigger: Bytes | None = option(None, doc="At most about this many bytes a batch.")
@@ -74,8 +75,8 @@ class FileWriteOptions(Options):
 class RateOptions(Options):
     """Options of Spark's `rate` source, which makes up rows."""
 
-    rows_per_second: Count = option(1, doc="How many.")
-    ramp_up_time: Seconds | None = option(None, doc="How long it takes to get that fast.")
+    rows_per_second: Count = option(1, doc="How many rows a second.")
+    ramp_up_time: Seconds | None = option(None, doc="How long it takes until it is that fast.")
     num_partitions: Count | None = option(None, doc="`parallelism` says the same.")
 
 
