@@ -1,5 +1,5 @@
-"""Writes what documentation derives from declarations, between markers: option tables, guarantees and figures; and the
-charts of the benchmarks.
+"""Writes what documentation derives from declarations, between markers: tables of options, of the keys of pipeline
+files, guarantees and figures; and the charts of the benchmarks.
 
 What happens in which fault is declared in guarantees.toml, each with the tests that show it.
 
@@ -10,14 +10,18 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
+from penstock.kit.contract import Guarantee
 from penstock.options import Options, ReadOptions, WriteOptions, table
 from penstock.options.shared import ConnectionOptions
-from penstock.pipelines.schema import key_tables
+from penstock.pipelines.job import FILES
+from penstock.pipelines.schema import key_tables, snake
+from penstock.pipelines.systems import SINKS, SOURCES
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
@@ -30,12 +34,7 @@ SHARED = (ReadOptions, ConnectionOptions, WriteOptions)
 def option_table(model: type[Options], *without: type[Options]) -> str:
     """Options in Markdown; `without` those that stand in another table, as they stand there."""
     known = [row for other in without for row in table(other)]
-    rows = [
-        f"| `{option}` | {f'`{default}`' if default else ''} | {doc.replace('|', chr(92) + '|')} |"
-        for option, default, doc in table(model)
-        if (option, default, doc) not in known
-    ]
-    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
+    return _three("option", (row for row in table(model) if row not in known))
 
 
 def guarantee_table() -> str:
@@ -113,6 +112,78 @@ def limits_table() -> str:
         if not fault.get("holds", True)
     ]
     return "\n".join(["| format | | what happens | and then |", "|---|---|---|---|", *rows])
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _identifier(kind: Any) -> str:
+    """The options that an identifier stands for: of Iggy it has two parts."""
+    return "" if kind.identifier is None else "/".join(f"`{snake(name)}`" for name in kind.identifier("a/b"))
+
+
+def _page(name: str, format: str) -> str:
+    return f"[`{name}`](connectors/{format}.md)" if format in FORMATS else f"`{name}`"
+
+
+def source_types() -> str:
+    """The types of sources that a pipeline can have."""
+    rows = [
+        f"| {_page(name, kind.format)} | {_identifier(kind)} | {'yes' if kind.start else ''} | "
+        f"{f'`{snake(kind.batch_size)}`' if kind.batch_size else ''} | "
+        f"{f'`{snake(kind.parallelism)}`' if kind.parallelism else ''} | {kind.replayable.value} |"
+        for name, kind in SOURCES.items()
+    ]
+    head = "| type | `identifier` is | `initial_offset` | `batch_size` is | `parallelism` is | can be read again |"
+    return "\n".join([head, "|---|---|---|---|---|---|", *rows])
+
+
+def sink_types() -> str:
+    """The types of sinks that a pipeline can have, and what each promises."""
+    rows = []
+    for name, kind in SINKS.items():
+        beside = kind.exactly_once if kind.txn or name in FILES else Guarantee.NO
+        takes = f"messages; {_names(kind.takes)}" if kind.takes else "messages" if kind.messages else "columns"
+        promises = f"{kind.exactly_once.value} | {beside.value}"
+        rows.append(f"| {_page(name, kind.format)} | {_identifier(kind)} | {takes} | {promises} |")
+    head = "| type | `identifier` is | takes | exactly once, alone | beside other sinks |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows])
+
+
+def sparks_options() -> str:
+    """The options of those types that have no page of their own."""
+    titles: dict[type[Options], list[str]] = {}
+    for way, kinds in (("source", SOURCES), ("sink", SINKS)):
+        for name, kind in kinds.items():
+            if kind.format not in FORMATS and kind.options is not None:
+                titles.setdefault(kind.options, []).append(f"{way} `{name}`")
+    parts = []
+    for model, names in titles.items():
+        rows = [(snake(option), default, doc) for option, default, doc in table(model)]
+        if rows:
+            parts += [f"**{', '.join(names)}**", "", _three("option", rows), ""]
+    return "\n".join(parts).rstrip()
+
+
+def pipeline_keys() -> str:
+    """Every key of a pipeline file, table by table."""
+    parts = []
+    for name, meaning, rows in key_tables():
+        kind = name.removeprefix("transform ")
+        title = "Before the first table" if not name else f"`{name}`" if kind == name else f"Transform `{kind}`"
+        if name == "[input_schema]":
+            title += ", `[output_schema]`"
+        parts += [f"**{title}.** {meaning if name else ''}".rstrip(), "", _three("key", rows), ""]
+    return "\n".join(parts).rstrip()
+
+
+def _three(what: str, rows: Iterable[tuple[str, str, str]]) -> str:
+    lines = [
+        f"| `{name}` | {default and f'`{default}`'} | {doc.replace('|', chr(92) + '|')} |"
+        for name, default, doc in rows
+    ]
+    return "\n".join([f"| {what} | default | meaning |", "|---|---|---|", *lines])
 
 
 def _result(name: str) -> dict[str, Any]:
@@ -194,30 +265,22 @@ def iggy_table() -> str:
     return _beside("messages for a second of one core", "Penstock", rows)
 
 
-def pipeline_keys() -> str:
-    """Every key of a pipeline file, a table for each of its tables."""
-    parts = []
-    for name, what, rows in key_tables():
-        head = f"### `{name}`\n\n{what}" if name else f"### At the top\n\n{what}"
-        lines = [
-            f"| `{key}` | {f'`{default}`' if default else ''} | {doc.replace('|', chr(92) + '|')} |"
-            for key, default, doc in rows
-        ]
-        parts.append("\n".join([head, "", "| key | default | meaning |", "|---|---|---|", *lines]))
-    return "\n\n".join(parts)
-
-
 def pages() -> dict[Path, dict[str, str]]:
     """Which page has which generated part."""
     docs = ROOT / "docs"
     found: dict[Path, dict[str, str]] = {
         ROOT / "README.md": {"guarantees": guarantee_table()},
-        docs / "pipelines.md": {"pipeline keys": pipeline_keys()},
         docs / "guarantees.md": {"limits": limits_table(), "faults": fault_tables()},
         docs / "options.md": {
             "read options": option_table(ReadOptions),
             "connection options": option_table(ConnectionOptions),
             "write options": option_table(WriteOptions),
+        },
+        docs / "pipelines.md": {
+            "source types": source_types(),
+            "sink types": sink_types(),
+            "options of Spark's formats": sparks_options(),
+            "keys": pipeline_keys(),
         },
         docs / "benchmarks.md": {
             "reading": reading_table(),

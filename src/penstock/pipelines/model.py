@@ -62,7 +62,9 @@ class Schema(Section):
 
 
 class Source(Section):
-    """Where records come from. All other keys are options of the format, in either spelling."""
+    """Where records come from, with an `input_schema` or none. All other keys are options of the format, in either
+    spelling.
+    """
 
     model_config = ConfigDict(extra="allow")
 
