@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import iggy_servers
 from nats_servers import Admin
 from penstock.cli import app
+from penstock.cli.demo import publish
 from penstock.connectors import FORMATS
 from penstock.pipelines.load import load
+from penstock.pipelines.runner import Runner, State
+from penstock.pipelines.schema import json_schema
 from penstock.testing.nats_server import NatsServer
 from penstock.testing.s2_lite import S2Lite
 from projects import DECLARATIVE, files
@@ -29,6 +33,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = [ROOT / "README.md", ROOT / "docs" / "whole-job.md"]
 # The files of its project are run in tests/spark/test_declarative.py.
 PROJECTS = [DECLARATIVE]
+PIPELINES = ROOT / "docs" / "pipelines.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -40,6 +45,87 @@ def test_a_whole_program_prints_what_its_page_says(page: Path) -> None:
     code, said = blocks(page, "python")[0], blocks(page, "text")[0]
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert ran.stdout.strip() == said.strip(), ran.stderr[-2000:]
+
+
+def timeless(said: str) -> tuple[list[str], list[str]]:
+    """What a command printed: its lines with a time, without it, and all others. Two processes print them."""
+    stamp = re.compile(r"^\d\d:\d\d:\d\d ")
+    lines = [line.rstrip() for line in said.strip().splitlines()]
+    return [stamp.sub("", line) for line in lines if stamp.match(line)], [
+        line for line in lines if line and not stamp.match(line)
+    ]
+
+
+def test_the_first_pipeline_prints_what_its_page_says(tmp_path: Path) -> None:
+    subprocess.run(["sh", "-c", blocks(PIPELINES, "sh")[0]], cwd=tmp_path, check=True)
+    (tmp_path / "orders.toml").write_text(blocks(PIPELINES, "toml")[0])
+    command = [sys.executable, "-m", "penstock.cli", "run", "orders.toml"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert timeless(ran.stdout) == timeless(blocks(PIPELINES, "text")[0]), ran.stderr[-2000:]
+    assert ran.returncode == 0
+
+
+def whole(block: str) -> str:
+    """A block of a page with what it leaves out: a source, or a sink."""
+    given = tomllib.loads(block)
+    if "type" not in given.get("source", {}):
+        block += '\n[source]\ntype = "rate"\n'
+    return block if "sinks" in given or "streams" in given else f'{block}\n[[sinks]]\ntype = "console"\n'
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda page: page.name)
+def test_every_pipeline_of_a_page_passes_check_and_its_json_schema(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("IGGY_PASSWORD", "NATS_URL", "KAFKA_JAAS"):
+        monkeypatch.setenv(name, "x")
+    (tmp_path / "nats.token").write_text("x")
+    schema = Draft202012Validator(json_schema())
+    for number, block in enumerate(blocks(page, "toml")):
+        file = tmp_path / f"block-{number}.toml"
+        file.write_text(whole(block))
+        (pipeline,) = load([file])
+        assert pipeline.guarantee()
+        assert not [error.message for error in schema.iter_errors(tomllib.loads(file.read_text()))], block
+
+
+def test_check_shows_the_guarantee_that_the_page_shows(tmp_path: Path) -> None:
+    (tmp_path / "orders.toml").write_text(blocks(PIPELINES, "toml")[1])
+    ran = CliRunner().invoke(app, ["check", str(tmp_path / "orders.toml")])
+    assert ran.output.strip() == blocks(PIPELINES, "text")[1].strip()
+
+
+@pytest.mark.parametrize(
+    ("page", "number"), [(ROOT / "README.md", 0), (PIPELINES, 1)], ids=lambda page: str(page)[-12:]
+)
+def test_a_pipeline_from_jetstream_does_what_its_page_says(
+    page: Path, number: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    with NatsServer() as server:
+        publish(server.url, 1000)
+        admin = Admin(server.url)
+        for name in ("large", "dead"):
+            admin.create(name.upper(), f"{name}.>")
+        if page is PIPELINES:
+            admin.publish([("orders.eu", b"oops")])
+        text = blocks(page, "toml")[number].replace("nats://127.0.0.1:4222", server.url)
+        text += "" if "servers" in text else f'\n[jetstream]\nservers = "{server.url}"\n'
+        text += "" if "[trigger]" in text else "\n[trigger]\navailable_now = true\n"
+        file = tmp_path / "orders.toml"
+        file.write_text(text)
+        (went,) = Runner(spark, load([file]), said.append).run()
+        assert went.state is State.DONE, went.error
+        counts = [admin.calls.stream(name).last for name in ("LARGE", "DEAD")]
+    if page is PIPELINES:
+        rows = spark.read.parquet(str(tmp_path / "orders"))
+        assert (rows.count(), counts) == (1000, [rows.where("amount >= 400").count(), 1])
+        assert {row.region for row in rows.select("region").distinct().collect()} == {"ap", "eu", "sa", "us"}
+    else:
+        assert said == timeless(blocks(page, "text")[1])[0]
+        rows = spark.read.parquet(str(tmp_path / "large-orders"))
+        assert rows.columns == ["id", "amount", "subject"]
+        assert 0 < rows.count() < 1000
 
 
 def test_every_excerpt_is_in_the_file_that_it_names() -> None:
@@ -190,13 +276,6 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if "[source]" in page.read_text()], ids=lambda page: page.name)
-def test_every_pipeline_of_a_page_passes_check(page: Path, tmp_path: Path) -> None:
-    for i, text in enumerate(blocks(page, "toml")):
-        (tmp_path / f"{i}.toml").write_text(text)
-        load([tmp_path / f"{i}.toml"])
 
 
 def test_links_between_pages_lead_somewhere() -> None:
