@@ -199,10 +199,8 @@ class Runner:
         for progress in each.query.recentProgress:
             if progress.batchId <= each.batch or not progress.numInputRows:
                 continue
-            observed = progress.observedMetrics.get(job.OBSERVED)
-            each.batch = progress.batchId
-            each.rows += observed["records"] if observed else progress.numInputRows
-            each.errors += observed["errors"] if observed else 0
+            records, errors = _observed(progress) or (progress.numInputRows, 0)
+            each.batch, each.rows, each.errors = progress.batchId, each.rows + records, each.errors + errors
 
     def _stop_all(self) -> None:
         """Let every query finish the batch that it is in, then stop it."""
@@ -230,6 +228,16 @@ class Runner:
         if problem is not None:
             each.error, each.failures = sentence(problem), each.failures + 1
         self._over(each, State.STOPPED if problem is None else State.FAILED)
+
+
+def _observed(progress: Any) -> tuple[int, int] | None:
+    """The records of a batch and the errors among them, where they were decoded."""
+    row = progress.observedMetrics.get(job.OBSERVED)
+    if row is None:
+        return None
+    figures = row.asDict()
+    records, errors = figures["values"] if "schema" in figures else (figures["records"], figures["errors"])  # Connect's
+    return records, errors
 
 
 def _count_of(number: int, what: str) -> str:
