@@ -2,17 +2,19 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import codecs
 from penstock.errors import OptionError
 from penstock.pipelines import rows as steps
 from penstock.pipelines.load import load
-from penstock.pipelines.transforms import apply
+from penstock.pipelines.transforms import apply, imported
 from spark.pipeline_runs import ONCE, done, written
 
 RECORD: dict[str, Any] = {
@@ -265,3 +267,17 @@ sink = { type = "parquet", identifier = "letters" }
     rows = spark.read.parquet(str(folder / "regions")).collect()
     assert sorted(row.region for row in rows) == ["eu", "us"], "once over both batches"
     assert spark.read.parquet(str(folder / "letters")).count() == 2
+
+
+def test_a_function_of_a_module_beside_the_file_travels_with_the_pipeline(folder: Path) -> None:
+    """As to the server of Spark Connect, which has no such folder."""
+    (folder / "travels.py").write_text("import helps\n\ndef twice(rows):\n    return helps.double(rows)\n")
+    (folder / "helps.py").write_text("def double(rows):\n    return 2 * rows\n")
+    text = '[source]\ntype = "rate"\n[[sinks]]\ntype = "noop"\n[[transforms]]\npython = "travels:twice"\n'
+    (pipeline,) = load([written(folder, "t", text)])
+    pickled = cloudpickle.dumps(imported(pipeline.transforms, pipeline.file))
+    for name in ("travels", "helps"):
+        (folder / f"{name}.py").unlink()
+        del sys.modules[name]
+    (transform,) = cloudpickle.loads(pickled)
+    assert transform.function(3) == 6

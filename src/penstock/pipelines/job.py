@@ -2,14 +2,14 @@
 batch is written to one after the other, by names that they know again. Knows Spark; no servers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.checkpoints.log import Log
 from penstock.codecs import ERROR
 from penstock.pipelines import rows as steps
 from penstock.pipelines.pipeline import Pipeline, SinkEnd
-from penstock.pipelines.transforms import apply
+from penstock.pipelines.transforms import apply, imported
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,8 @@ def start(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None"
     elif trigger.processing_time is not None:
         writer = writer.trigger(processingTime=f"{round(trigger.processing_time * 1000)} milliseconds")
     if not pipeline.is_one_write:
-        return writer.foreachBatch(batch_writer(pipeline, is_decoded_only)).start()
+        complete = replace(pipeline, transforms=imported(pipeline.transforms, pipeline.file))
+        return writer.foreachBatch(batch_writer(complete, is_decoded_only)).start()
     (sink,) = pipeline.sinks
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)

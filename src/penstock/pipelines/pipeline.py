@@ -1,8 +1,9 @@
 """A pipeline: what a file says, checked and complete, with the guarantee of the whole. Pure values."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.kit.contract import Guarantee
 from penstock.pipelines import model
@@ -67,11 +68,12 @@ class SinkEnd(End):
 
 @dataclass(frozen=True)
 class Transform:
-    """One step, with the line that it stands in."""
+    """One step, with the line that it stands in. `function` is that of a Python step, where it is imported already."""
 
     kind: str
     config: model.Section
     line: int
+    function: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

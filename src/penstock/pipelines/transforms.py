@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,11 @@ def apply(df: "DataFrame", transforms: tuple[Transform, ...], file: Path) -> "Da
     """The rows after all transforms. An error names the file and the line of its transform."""
     for transform in transforms:
         try:
-            df = _STEPS[transform.kind](df, transform.config, file)
+            if isinstance(transform.config, model.PythonFunction):
+                (transform,) = imported((transform,), file)
+                df = _called(df, transform)
+            else:
+                df = _STEPS[transform.kind](df, transform.config)
         except OptionError as error:
             raise OptionError(f"{file}:{transform.line}: {transform.kind}: {error}") from None
         except Exception as error:
@@ -37,7 +42,7 @@ def apply(df: "DataFrame", transforms: tuple[Transform, ...], file: Path) -> "Da
     return df
 
 
-def _sql(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
+def _sql(df: "DataFrame", config: Any) -> "DataFrame":
     # A view of this name may be another pipeline's: the view is made anew, and the plan keeps what it read.
     df.createOrReplaceTempView("input")
     rows = df.sparkSession.sql(config.sql)
@@ -46,10 +51,23 @@ def _sql(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
     return rows
 
 
-def _python(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
-    rows = function(config.python, file.resolve().parent)(df)
+def imported(transforms: tuple[Transform, ...], file: Path) -> tuple[Transform, ...]:
+    """The transforms with their Python functions, so that these need not be found where they are applied."""
+    folder = file.resolve().parent
+    return tuple(
+        replace(each, function=function(each.config.python, folder))
+        if isinstance(each.config, model.PythonFunction) and each.function is None
+        else each
+        for each in transforms
+    )
+
+
+def _called(df: "DataFrame", transform: Transform) -> "DataFrame":
+    assert transform.function is not None
+    rows = transform.function(df)
     if not hasattr(rows, "columns"):
-        raise OptionError(f"{config.python} returned {type(rows).__name__}, and not a DataFrame.")
+        name = getattr(transform.config, "python", "")
+        raise OptionError(f"{name} returned {type(rows).__name__}, and not a DataFrame.")
     return rows  # type: ignore[no-any-return] # it is the user's
 
 
@@ -90,7 +108,7 @@ def fields(df: "DataFrame") -> list[str]:
     return [name for name in df.columns if name != META]
 
 
-def _set_fields(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
+def _set_fields(df: "DataFrame", config: Any) -> "DataFrame":
     """add_fields and update_fields: the first has no conditions, so that it always sets."""
     from pyspark.sql import functions as f
 
@@ -110,14 +128,14 @@ def _set_fields(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
     return df
 
 
-def _delete_fields(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
+def _delete_fields(df: "DataFrame", config: Any) -> "DataFrame":
     if not is_variant(df):
         return df.drop(*(name for name in config.fields if name != META))
     names = ", ".join(map(_quoted, config.fields))
     return _keep(df, f"k NOT IN ({names})")
 
 
-def _filter_fields(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
+def _filter_fields(df: "DataFrame", config: Any) -> "DataFrame":
     from pyspark.sql import functions as f
 
     if not config.keep_fields and not config.patterns:
@@ -142,7 +160,7 @@ def _filter_fields(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
     return df.select(*columns)
 
 
-def _unwrap_envelope(df: "DataFrame", config: Any, file: Path) -> "DataFrame":
+def _unwrap_envelope(df: "DataFrame", config: Any) -> "DataFrame":
     from pyspark.sql import functions as f
 
     if is_variant(df):
@@ -342,9 +360,8 @@ def _column_test(pattern: Any, name: str, kind: str) -> str:
     return f"coalesce({_comparison(what, wanted, f'`{name}`')}, FALSE)" if fits else "FALSE"
 
 
-_STEPS: Mapping[str, Callable[["DataFrame", Any, Path], "DataFrame"]] = {
+_STEPS: Mapping[str, Callable[["DataFrame", Any], "DataFrame"]] = {
     "sql": _sql,
-    "python": _python,
     "add_fields": _set_fields,
     "update_fields": _set_fields,
     "delete_fields": _delete_fields,
@@ -352,4 +369,4 @@ _STEPS: Mapping[str, Callable[["DataFrame", Any, Path], "DataFrame"]] = {
     "unwrap_envelope": _unwrap_envelope,
 }
 
-__all__ = ["META", "apply", "fields", "function", "is_variant", "literal", "model"]
+__all__ = ["META", "apply", "fields", "imported", "is_variant", "now", "row_id"]
