@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock import codecs
 from penstock.errors import OptionError
 from penstock.pipelines import rows as steps
+from penstock.pipelines.functions import imported
 from penstock.pipelines.load import load
-from penstock.pipelines.transforms import apply, imported
+from penstock.pipelines.transforms import apply
 from spark.pipeline_runs import ONCE, done, written
 
 RECORD: dict[str, Any] = {
@@ -281,3 +282,18 @@ def test_a_function_of_a_module_beside_the_file_travels_with_the_pipeline(folder
         del sys.modules[name]
     (transform,) = cloudpickle.loads(pickled)
     assert transform.function(3) == 6
+
+
+def test_a_module_whose_name_is_taken_is_refused(folder: Path) -> None:
+    """As the one of another pipeline, or of Python: the wrong function would run without a word."""
+    for name in ("one", "other"):
+        (folder / name).mkdir()
+        (folder / name / "same_name.py").write_text(f"def rows(df):\n    return '{name}'\n")
+        (folder / name / "json.py").write_text("def loads(df):\n    return df\n")
+    text = '[source]\ntype = "rate"\n[[sinks]]\ntype = "noop"\n[[transforms]]\npython = "{}"\n'
+    (one,) = load([written(folder / "one", "a", text.format("same_name:rows"))])
+    assert imported(one.transforms, one.file)
+    for name in ("same_name:rows", "json:loads"):
+        (other,) = load([written(folder / "other", "b", text.format(name))])
+        with pytest.raises(OptionError, match=r"is taken by .*: call .*/other/.*.py otherwise"):
+            imported(other.transforms, other.file)

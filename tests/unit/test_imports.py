@@ -47,6 +47,7 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock.codecs",
     "penstock.pipelines.application",
     "penstock.pipelines.dead_letters",
+    "penstock.pipelines.functions",
     "penstock.pipelines.replay",
     "penstock.pipelines.job",
     "penstock.pipelines.rows",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.checkpoints.log import Log
 from penstock.codecs import ERROR
 from penstock.pipelines import rows as steps
+from penstock.pipelines.functions import imported
 from penstock.pipelines.pipeline import Pipeline, SinkEnd
-from penstock.pipelines.transforms import apply, imported
+from penstock.pipelines.transforms import apply
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

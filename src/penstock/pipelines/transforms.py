@@ -1,20 +1,18 @@
 """Transforms: rows in, rows out. Those on fields work on columns, or inside of a VARIANT `payload`. Knows Spark's
-functions; no servers, no files but the module of a Python function.
+functions; no servers.
 """
 
-import importlib
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.codecs import PAYLOAD
 from penstock.errors import OptionError
 from penstock.pipelines import model
+from penstock.pipelines.functions import imported
 from penstock.pipelines.pipeline import Transform
 
 if TYPE_CHECKING:
@@ -51,17 +49,6 @@ def _sql(df: "DataFrame", config: Any) -> "DataFrame":
     return rows
 
 
-def imported(transforms: tuple[Transform, ...], file: Path) -> tuple[Transform, ...]:
-    """The transforms with their Python functions, so that these need not be found where they are applied."""
-    folder = file.resolve().parent
-    return tuple(
-        replace(each, function=function(each.config.python, folder))
-        if isinstance(each.config, model.PythonFunction) and each.function is None
-        else each
-        for each in transforms
-    )
-
-
 def _called(df: "DataFrame", transform: Transform) -> "DataFrame":
     assert transform.function is not None
     rows = transform.function(df)
@@ -69,33 +56,6 @@ def _called(df: "DataFrame", transform: Transform) -> "DataFrame":
         name = getattr(transform.config, "python", "")
         raise OptionError(f"{name} returned {type(rows).__name__}, and not a DataFrame.")
     return rows  # type: ignore[no-any-return] # it is the user's
-
-
-def function(name: str, folder: Path) -> Callable[..., Any]:
-    """A function by `module:function`, also of a module in `folder`."""
-    module, _, attribute = name.partition(":")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise OptionError(
-            f"the module '{module}' cannot be imported: {error}. It is looked for in {folder} too."
-        ) from None
-    _travel_by_value(folder)
-    if not callable(found):
-        raise OptionError(f"the module '{module}' has no function '{attribute}'.")
-    return found  # type: ignore[no-any-return] # it is the user's
-
-
-def _travel_by_value(folder: Path) -> None:
-    """Let functions of modules in `folder` go to Spark's Python processes as they are: those do not look there."""
-    from pyspark import cloudpickle
-
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and folder in Path(file).parents and "site-packages" not in Path(file).parts:
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # it has no types
 
 
 def is_variant(df: "DataFrame") -> bool:
@@ -369,4 +329,4 @@ _STEPS: Mapping[str, Callable[["DataFrame", Any], "DataFrame"]] = {
     "unwrap_envelope": _unwrap_envelope,
 }
 
-__all__ = ["META", "apply", "fields", "imported", "is_variant", "now", "row_id"]
+__all__ = ["META", "apply", "fields", "is_variant", "now", "row_id"]
