@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -13,9 +13,10 @@ from penstock.cli.pipelines import console, say
 from penstock.cli.sentences import sentences
 from penstock.connectors import FORMATS, connector
 from penstock.errors import OptionError
-from penstock.pipelines.dead_letters import Letter, fields, letter, source_of
-from penstock.pipelines.pipeline import Pipeline
-from penstock.pipelines.rows import DEAD_HEADERS
+
+if TYPE_CHECKING:  # Spark takes seconds to import, and other commands need none
+    from penstock.pipelines.dead_letters import Letter
+    from penstock.pipelines.pipeline import Pipeline
 
 app = typer.Typer(no_args_is_help=True, help="Records that could not be decoded: read them, send them through again.")
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.")]
@@ -55,6 +56,7 @@ def replay(
     """Send dead letters through the pipeline again, each once. What fails again becomes a new dead letter."""
     with sentences():
         from penstock.pipelines.application import session, stop
+        from penstock.pipelines.dead_letters import source_of
         from penstock.pipelines.load import load
         from penstock.pipelines.replay import replayed
 
@@ -69,8 +71,11 @@ def replay(
         raise typer.Exit(1)
 
 
-def letters(pipeline: Pipeline, count: int) -> list[Letter]:
+def letters(pipeline: "Pipeline", count: int) -> "list[Letter]":
     """The newest dead letters, oldest first, without Spark. An OptionError where only Spark can read them."""
+    from penstock.pipelines.dead_letters import fields, letter, source_of
+    from penstock.pipelines.rows import DEAD_HEADERS
+
     source = source_of(pipeline)
     if source.kind.format in FORMATS:
         rows = newest(connector(source.kind.format), dict(source.options), count)
@@ -87,7 +92,7 @@ def letters(pipeline: Pipeline, count: int) -> list[Letter]:
     return [letter({name: str(row[name] or "") for name in DEAD_HEADERS}, row["value"]) for row in ordered]
 
 
-def _text(each: Letter) -> str:
+def _text(each: "Letter") -> str:
     """The bytes of a letter, to look at."""
     try:
         text = each.value.decode()
