@@ -340,3 +340,11 @@ def test_the_seeds_file_is_converted_and_what_means_nothing_here_is_named(
 )  # fmt: skip
 def test_the_guarantee_is_that_of_the_weakest_part(folder: Path, source: str, sink: str, said: str) -> None:
     assert loaded(folder, f"[source]\n{source}\n[[sinks]]\n{sink}\n").guarantee().startswith(said)
+
+
+def test_ids_of_ones_own_in_iggy_are_at_least_once(folder: Path) -> None:
+    text = '[source]\ntype = "jetstream"\nstream = "S"\n[[sinks]]\ntype = "iggy"\nidentifier = "s/t"\npassword = "x"\n'
+    assert loaded(folder, text).guarantee().startswith("exactly once")
+    own = loaded(folder, text + '[routing]\nid = "uuid_of_order"\n')
+    assert own.guarantee().startswith("at least once to 'iggy'")
+    assert own.sinks[0].options["delivery"] == "at_least_once"

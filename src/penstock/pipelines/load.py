@@ -4,6 +4,7 @@ nothing, and asks no server.
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def _pipeline(file: Sections) -> Pipeline:
         errors, trigger = _shorthands(file, source_table, errors, trigger)
     dead_letters = _dead_letters(file, errors)
     expressions = _routing(file, routing, sinks)
+    sinks = [_without_own_ids(each) if "id" in expressions else each for each in sinks]
     key = (
         (top.key if top else None) or re.sub(r"[^A-Za-z0-9_-]", "-", file.document.path.stem).strip("-_") or "pipeline"
     )
@@ -179,6 +181,13 @@ def _shorthands(
     if trigger.processing_time is not None and trigger.available_now:
         file.problem(("trigger",), "set processing_time or available_now, not both: what reads once has no interval.")
     return errors, trigger
+
+
+def _without_own_ids(sink: SinkEnd) -> SinkEnd:
+    """Iggy tells rows by their ids, which it then does not choose: it cannot know them again."""
+    if sink.type != "iggy" or "delivery" in sink.options:
+        return sink
+    return replace(sink, options={**sink.options, "delivery": "at_least_once"})
 
 
 def _routing(file: Sections, routing: model.Routing | None, sinks: Sequence[SinkEnd]) -> dict[str, str]:
