@@ -331,3 +331,39 @@ def test_plans_that_remember_rows_are_told_from_those_that_do_not(spark: SparkSe
         ("SELECT current_timestamp() AS now FROM numbers", False),
     ):
         assert is_row_wise(spark.sql(sql), rows) == row_wise, sql
+
+
+def test_files_of_a_lone_sink_and_of_one_among_several_do_not_lie_in_one_folder(
+    spark: SparkSession, folder: Path
+) -> None:
+    """Spark would read only those of the lone sink, without a word."""
+    (folder / "in").mkdir()
+    (folder / "in" / "a.json").write_text('{"id": 1}\n')
+    source = """
+[source]
+type = "file_system"
+identifier = "in"
+input_schema = {{ type = "json", schema = "id BIGINT" }}
+
+[trigger]
+available_now = true
+
+[[sinks]]
+type = "parquet"
+identifier = "{out}"
+
+[errors]
+mode = "dead_letter"
+sink = {{ type = "parquet", identifier = "bad" }}
+"""
+    lone = source.partition("[errors]")[0]
+    assert run(spark, written(folder, "lone", lone.format(out="a"))).state is State.DONE
+    assert run(spark, written(folder, "several", source.format(out="b"))).state is State.DONE
+    for name, text, wrong in (("lone", lone, "b"), ("several", source, "a")):
+        file = written(folder, f"{name}-other", text.format(out=wrong))
+        went = run(spark, file)
+        assert went.state is State.FAILED
+        assert f"/{wrong}' has " in went.error
+        assert went.error.endswith("Name a new folder.")
+        assert went.failures == 1, "another start would not help"
+    assert [row.id for row in spark.read.parquet(str(folder / "b")).collect()] == [1]

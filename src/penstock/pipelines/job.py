@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.checkpoints.log import Log
+from penstock.checkpoints.storage import folder
 from penstock.codecs import ERROR
+from penstock.errors import OptionError, PenstockError
 from penstock.pipelines import rows as steps
 from penstock.pipelines.functions import imported
 from penstock.pipelines.pipeline import Pipeline, SinkEnd
@@ -17,12 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FILES = ("parquet", "orc", "json", "csv", "text")
+LIST, BY_BATCH = "_spark_metadata", "batch_id="  # where files of a lone sink are listed; folders of one among several
 OBSERVED = "penstock"  # the figures of a pipeline in Spark's progress events
 
 
 def start(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None" = None) -> "StreamingQuery":
     """Start the query of a pipeline. An error where Spark or a server refuses it. `records`: in place of its source."""
     rows, is_decoded_only = plan(spark, pipeline, records)
+    _check_folders(pipeline)
     writer = rows.writeStream.queryName(pipeline.key).option("checkpointLocation", pipeline.location)
     trigger = pipeline.trigger
     if trigger.available_now:
@@ -36,6 +40,29 @@ def start(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None"
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     return writer.format(sink.kind.format).options(**sink.options).start()
+
+
+def _check_folders(pipeline: Pipeline) -> None:
+    """An error where files would lie beside others that were written in another way: Spark would not read them."""
+    letters = [pipeline.dead_letters] if pipeline.dead_letters is not None else []
+    for sink in (*pipeline.sinks, *letters):
+        if sink.type not in FILES:
+            continue
+        try:
+            names = folder(sink.options["path"]).names()
+        except PenstockError:
+            continue  # a storage that only Spark can read
+        listed, by_batch = LIST in names, any(name.startswith(BY_BATCH) for name in names)
+        if by_batch and not listed and pipeline.is_one_write:
+            raise OptionError(
+                f"'{sink.options['path']}' has folders {BY_BATCH}..., of a pipeline with several sinks. A lone sink "
+                f"lists its files in {LIST}, and Spark then reads only what is listed there. Name a new folder."
+            )
+        if listed and not pipeline.is_one_write:
+            raise OptionError(
+                f"'{sink.options['path']}' has {LIST}, of a pipeline with a lone sink, and Spark reads only what is "
+                f"listed there. One of several sinks writes folders {BY_BATCH}... Name a new folder."
+            )
 
 
 class Plan(NamedTuple):
@@ -133,7 +160,7 @@ def write(rows: "DataFrame", sink: SinkEnd, name: str, batch: int) -> None:
         writer = writer.partitionBy(*sink.partition_by)
     if sink.type in FILES:
         # A folder for each batch: one that is written again takes the place of what an earlier try left.
-        writer, options["path"] = writer.mode("overwrite"), f"{options['path']}/batch_id={batch}"
+        writer, options["path"] = writer.mode("overwrite"), f"{options['path']}/{BY_BATCH}{batch}"
     elif sink.kind.txn and options.get("delivery") != "at_least_once":
         options |= {"txnAppId": name, "txnVersion": batch}
     elif sink.type == "noop":
