@@ -16,7 +16,7 @@ from iggy_sources_and_sinks import QUICK
 from iggy_servers import IggyAdmin, options
 from penstock.connectors.iggy import Iggy
 from penstock.errors import ConnectError
-from penstock.kit.contract import Origin
+from penstock.kit.contract import Origin, Receipt
 from penstock.testing.iggy_double import IggyDouble
 
 ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
@@ -39,6 +39,7 @@ class Round:
         self.total, self.size = self.dice.randint(50, 900), self.dice.choice([33, 100, 400])
         self.through_driver = self.dice.random() < 0.5
         self.admin.make("chaos", "t", self.partitions)
+        self.receipts: dict[int, dict[int, Receipt]] = {}
 
     def rows(self, batch: int, task: int, stop: int) -> Iterator[pa.RecordBatch]:
         for low in range(0, self.total, self.size):
@@ -69,7 +70,9 @@ class Round:
         origin = Origin(f"query-{self.seed}", batch, task)
         try:
             receipt = sink.write(self.rows(batch, task, stop), origin)
-            sink.commit([receipt], batch)
+            written = {**self.receipts.get(batch, {}), task: receipt}
+            sink.commit([*written.values()], batch)  # Spark commits all tasks of a batch together
+            self.receipts[batch] = written
         except (Stopped, ConnectError) as error:
             self.events.append(f"{type(error).__name__} {str(error)[:100]}")
             return False
