@@ -35,7 +35,8 @@ s2-lite: $(VENV)/.ready
 	@$(BIN)/python -m penstock.testing.s2_lite > /dev/null || true # what needs it says what is missing
 
 test: java ## run every test
-	@nice $(BIN)/python -m penstock.testing.s2_lite > /dev/null & trap "kill $$! 2> /dev/null" EXIT INT TERM; \
+	@$(BIN)/python tests/class_archive.py > /dev/null 2>&1 & \
+	nice $(BIN)/python -m penstock.testing.s2_lite > /dev/null & trap "kill $$! 2> /dev/null" EXIT INT TERM; \
 	$(BIN)/python -m pytest $(SPREAD) $(TESTS)
 
 test-fast: $(VENV)/.ready ## run the unit tests and a server test of every connector, in a minute or so

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import class_archive
 import iggy_servers
 import s2_servers
 from kafka_servers import KafkaAdmin
@@ -29,11 +30,9 @@ WITHOUT = (
 )
 retry.FIRST_WAIT = 0.01  # tests cut connections by the thousand
 
-
-# No JVM of the tests lives long enough to earn back what its optimising compiler costs: 40 % of its time.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ.setdefault(variable, SHORT_LIVED)
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", class_archive.SHORT_LIVED)
+for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_EXECUTOR_OPTS"):
+    os.environ.setdefault(variable, class_archive.java_options())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
