@@ -55,8 +55,14 @@ def keyed(stream: str) -> list[pa.RecordBatch]:
     ]
 
 
-def led(admin: Admin, stream: str) -> str:
-    return str(until(lambda: admin.calls.call(f"STREAM.INFO.{stream}")["cluster"].get("leader")))
+def led(cluster: Cluster, stream: str) -> str:
+    """Who leads a stream. Nobody answers for one that has no leader yet: whoever asked is to ask again."""
+
+    def leader() -> str | None:
+        answer = asked(cluster, lambda admin: admin.calls.call(f"STREAM.INFO.{stream}")["cluster"])
+        return answer.get("leader") if isinstance(answer, dict) else None
+
+    return str(until(leader, 30))
 
 
 def elsewhere(cluster: Cluster, leader: str) -> str:
@@ -69,7 +75,7 @@ def half_written(cluster: Cluster, admin: Admin, stream: str, **config: Any) -> 
     addresses of servers for a later attempt.
     """
     until(lambda: asked(cluster, lambda admin: admin.create(stream, max_msgs_per_subject=1, **config)), 30)
-    url = elsewhere(cluster, led(admin, stream))
+    url = elsewhere(cluster, led(cluster, stream))
     with pytest.raises(Stopped):
         write(url, dies_after(keyed(stream), 1), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
     admin.publish((f"{stream}.{i}", b"newer") for i in range(5))
@@ -91,7 +97,7 @@ def test_a_leader_that_has_started_anew_is_seen_from_another_server(
     cluster: Cluster, admin: Admin, stream: str, replicas: int
 ) -> None:
     url = half_written(cluster, admin, stream, num_replicas=replicas)
-    leader = cluster.named(led(admin, stream))
+    leader = cluster.named(led(cluster, stream))
     leader.kill()
     leader.start()
     until(lambda: asked(cluster, lambda admin: admin.publish([(f"{stream}.other", b"")])), 30)
@@ -101,9 +107,9 @@ def test_a_leader_that_has_started_anew_is_seen_from_another_server(
 
 def test_another_leader_counts_as_a_new_one(cluster: Cluster, admin: Admin, stream: str) -> None:
     url = half_written(cluster, admin, stream, num_replicas=3)
-    before = led(admin, stream)
+    before = led(cluster, stream)
     admin.calls.call(f"STREAM.LEADER.STEPDOWN.{stream}")
-    until(lambda: led(admin, stream) != before)
+    until(lambda: led(cluster, stream) != before, 30)
     with pytest.raises(OptionError, match=REFUSED):
         write(url, keyed(stream), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
 
@@ -112,7 +118,7 @@ def test_a_stream_in_memory_is_empty_after_a_restart_and_that_is_said(
     cluster: Cluster, admin: Admin, stream: str
 ) -> None:
     until(lambda: asked(cluster, lambda admin: admin.create(stream, storage="memory")), 30)
-    url, leader = elsewhere(cluster, led(admin, stream)), cluster.named(led(admin, stream))
+    url, leader = elsewhere(cluster, led(cluster, stream)), cluster.named(led(cluster, stream))
     with pytest.raises(Stopped):
         write(url, dies_after(keyed(stream), 1), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
     leader.kill()

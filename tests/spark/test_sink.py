@@ -40,7 +40,7 @@ def copying(nats: NatsServer, admin: Admin, stream: str, tmp_path: Path) -> Job:
         tmp_path,
         options | limits,
         sink={"servers": nats.url, "subject": f"{stream}OUT.x", "ledger": f"{stream}LEDGER"},
-        master="local[2,4]",
+        master="local[2,20]",
     )
 
 
@@ -70,12 +70,17 @@ def test_python_workers_killed_in_mid_batch_are_replaced_and_no_row_lost_or_doub
     copying: Job, nats: NatsServer, admin: Admin, stream: str
 ) -> None:
     out = f"{stream}OUT"
+
+    def one_has_crashed() -> bool:
+        """Whether Spark lost a worker in the middle of a task; one that is killed just behind its task tells nothing."""
+        if admin.calls.stream(out).last % 8000 > 500:
+            for pid in task_workers(process):
+                kill(pid)
+        return "crashed" in copying.log.read_text()
+
     with copying.running() as process:
-        wait(lambda: admin.calls.stream(out).last % 8000 > 500, process)
-        for pid in task_workers(process):
-            kill(pid)
+        wait(one_has_crashed, process)
         assert process.wait(120) == 0, copying.log.read_text()[-3000:]
-    assert "crashed" in copying.log.read_text(), "no task failed: nothing was proven"
     assert sorted(numbers(nats.url, out)) == list(range(ROWS))
 
 
