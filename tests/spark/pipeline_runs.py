@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
+from penstock.checkpoints.lease import Lease
 from penstock.cli.peek import newest
 from penstock.connectors import connector
+from penstock.pipelines import runner
 from penstock.pipelines.load import load
 from penstock.pipelines.runner import Runner, Running, State
 from penstock.testing.nats_server import NatsServer
@@ -36,8 +40,9 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def run(spark: SparkSession, *files: Path) -> Running:
-    """Run files to their end: how the first of them went."""
-    return Runner(spark, load(files), lambda text: None).run()[0]
+    """Run files to their end: how the first of them went. Nobody else wants their checkpoints."""
+    with patch.object(runner, "Lease", partial(Lease, settle=0.01)):
+        return Runner(spark, load(files), lambda text: None).run()[0]
 
 
 def done(spark: SparkSession, *files: Path) -> Running:

@@ -240,6 +240,16 @@ def test_only_what_looks_at_one_row_at_a_time_is_left_to_the_batch(spark: SparkS
             assert steps.is_row_wise(apply(rows, pipeline.transforms, pipeline.file), rows) is expected, (kind, sql)
 
 
+def test_rows_that_spark_has_mixed_are_in_one_order_each_time(spark: SparkSession) -> None:
+    rows = spark.range(50).selectExpr("id % 7 AS id", "map('a', id) AS m", "timestamp_micros(id) AS t").coalesce(1)
+    one, other = (
+        steps.ordered(rows.sortWithinPartitions(key), is_mixed=True, is_placed=True).collect()
+        for key in (rows.t.asc(), rows.t.desc())
+    )
+    assert one == other
+    assert len(one) == 50
+
+
 def test_what_remembers_rows_of_files_goes_together_with_dead_letters(spark: SparkSession, folder: Path) -> None:
     (folder / "in").mkdir()
     for name in "ab":

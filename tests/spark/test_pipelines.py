@@ -15,30 +15,15 @@ from penstock.cli.dead_letters import letters
 from penstock.cli.peek import newest
 from penstock.connectors import connector
 from penstock.errors import OptionError
+from penstock.pipelines import trial
 from penstock.pipelines.load import load
 from penstock.pipelines.replay import replayed
 from penstock.pipelines.restore import memories
 from penstock.pipelines.rows import is_row_wise
-from penstock.pipelines.runner import Runner, Running, State
+from penstock.pipelines.runner import State
 from penstock.testing.kafka import KafkaBroker
-from penstock.testing.nats_server import NatsServer
-
-
-def written(folder: Path, name: str, text: str) -> Path:
-    file = folder / f"{name}.toml"
-    file.write_text(text)
-    return file
-
-
-def run(spark: SparkSession, *files: Path) -> Running:
-    """Run files to their end: how the first of them went."""
-    return Runner(spark, load(files), lambda text: None).run()[0]
-
-
-def bodies(nats: NatsServer, stream: str) -> list[bytes]:
-    """Every body of a stream, in order."""
-    rows = newest(connector("jetstream"), {"servers": nats.url, "stream": stream}, 100_000)
-    return [row["value"] for row in rows]
+from penstock.testing.nats_server import NatsServer, free_port
+from spark.pipeline_runs import ONCE, batches, bodies, done, run, written
 
 
 @pytest.fixture
@@ -223,43 +208,52 @@ available_now = true
     assert len(bodies(nats, f"{orders}DEAD")) == 1
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        'sql = "SELECT * FROM input"',
+        'sql = "SELECT value FROM input WHERE now() IS NOT NULL"',  # asks for the time: part of the streaming query
+        'python = "distinct:once"',  # so is what remembers rows
+    ],
+    ids=["row by row", "with the time", "with memory"],
+)
 def test_a_topic_of_three_partitions_is_copied_once_also_when_a_batch_is_run_again(
-    spark: SparkSession, nats: NatsServer, admin: Admin, kafka: KafkaBroker, kafka_admin: KafkaAdmin, folder: Path
-) -> None:
+    spark: SparkSession, nats: NatsServer, admin: Admin, kafka: KafkaBroker, kafka_admin: KafkaAdmin, stream: str,
+    folder: Path, transform: str,
+) -> None:  # fmt: skip
     """Spark gives such partitions to other tasks then: without an order of ours rows are written twice, or refused."""
-    topic = "pipeline-order"
+    topic = f"{stream}-order"
+    (folder / "distinct.py").write_text("def once(rows):\n    return rows.select('value').dropDuplicates()\n")
     kafka_admin.create(topic, 3)
     for partition, count in enumerate((100, 200, 300)):
         kafka_admin.produce(topic, [(None, f"{partition}/{i}".encode()) for i in range(count)], partition)
-    admin.create("KAFKAORDER", duplicate_window=100_000_000)
+    admin.create(stream, duplicate_window=100_000_000)
     text = """
 [source]
 type = "kafka"
 identifier = "{topic}"
 bootstrap_servers = "{brokers}"
 
+[[transforms]]
+{transform}
+
 [[sinks]]
 type = "jetstream"
 servers = "{url}"
-subject = "KAFKAORDER.x"
-
-[trigger]
-available_now = true
-
-[restart]
-max_restarts = 0
+subject = "{stream}.x"
 """
-    file = written(folder, "orders", text.format(topic=topic, brokers=kafka.bootstrap, url=nats.url))
+    text = text.format(topic=topic, brokers=kafka.bootstrap, url=nats.url, stream=stream, transform=transform)
+    file = written(folder, "orders", text + ONCE)
     wanted = sorted(f"{p}/{i}".encode() for p, count in enumerate((100, 200, 300)) for i in range(count))
     went = run(spark, file)
     assert went.state is State.DONE, went.error
-    assert sorted(bodies(nats, "KAFKAORDER")) == wanted
+    assert sorted(bodies(nats, stream)) == wanted
     commits = folder / ".penstock" / "orders" / "commits"
     for name in ("0", ".0.crc"):
         (commits / name).unlink(missing_ok=True)
     went = run(spark, file)
     assert went.state is State.DONE, went.error
-    assert sorted(bodies(nats, "KAFKAORDER")) == wanted
+    assert sorted(bodies(nats, stream)) == wanted
 
 
 def test_a_rewind_as_a_new_query_writes_the_rows_again_and_a_plain_one_is_refused(
@@ -367,3 +361,82 @@ sink = {{ type = "parquet", identifier = "bad" }}
         assert went.error.endswith("Name a new folder.")
         assert went.failures == 1, "another start would not help"
     assert [row.id for row in spark.read.parquet(str(folder / "b")).collect()] == [1]
+
+
+def copying(url: str, stream: str, *sinks: str) -> str:
+    """A pipeline file that copies a stream to others, whose names end as `sinks` say."""
+    source = f'[source]\ntype = "jetstream"\nservers = "{url}"\nidentifier = "{stream}"\n'
+    each = (
+        f'[[sinks]]\ntype = "jetstream"\nservers = "{url}"\nsubject = "{stream}{s}.x"\nname = "{s}"\n' for s in sinks
+    )
+    return source + "".join(each) + ONCE
+
+
+def test_sinks_come_and_go_on_one_checkpoint(
+    spark: SparkSession, nats: NatsServer, admin: Admin, stream: str, folder: Path
+) -> None:
+    """Each run finds one more row. A sink has the rows of the runs that had it, once."""
+    for name in (stream, f"{stream}A", f"{stream}B"):
+        admin.create(name)
+    for number, sinks in enumerate((["A"], ["A", "B"], ["A"], ["B"], ["A", "B"])):
+        admin.numbers(stream, 1, number)
+        file = written(folder, "copy", copying(nats.url, stream, *sinks))
+        done(spark, file)
+        last, _ = batches(folder / ".penstock" / "copy")
+    assert bodies(nats, f"{stream}A") == [b"0", b"1", b"2", b"4"]
+    assert bodies(nats, f"{stream}B") == [b"1", b"3", b"4"]
+    (folder / ".penstock" / "copy" / "commits" / str(last)).unlink()
+    done(spark, file)
+    assert [len(bodies(nats, f"{stream}{name}")) for name in "AB"] == [4, 3], "a batch that is run again is known"
+
+
+def test_one_sink_becomes_several_only_between_two_batches(
+    spark: SparkSession, nats: NatsServer, admin: Admin, stream: str, folder: Path
+) -> None:
+    for name in (stream, f"{stream}A", f"{stream}B"):
+        admin.create(name)
+    admin.numbers(stream, 3)
+    done(spark, written(folder, "copy", copying(nats.url, stream, "A")))
+    checkpoint = folder / ".penstock" / "copy"
+    last, _ = batches(checkpoint)
+    (checkpoint / "commits" / str(last)).unlink()
+    went = run(spark, written(folder, "copy", copying(nats.url, stream, "A", "B")))
+    assert went.state is State.FAILED
+    assert went.error.startswith(f"copy was begun with one sink, and its batch {last} is not finished")
+    assert bodies(nats, f"{stream}B") == []
+    done(spark, written(folder, "copy", copying(nats.url, stream, "A")))
+    done(spark, written(folder, "copy", copying(nats.url, stream, "A", "B")))
+    assert bodies(nats, f"{stream}A") == [b"0", b"1", b"2"]
+
+
+@pytest.fixture
+def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check --connect` on the Spark of the tests, which lives on."""
+    monkeypatch.setattr(trial, "session", lambda *pipelines, **more: spark)
+    monkeypatch.setattr(trial, "stop", lambda spark: None)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_trial_says_what_would_be_written_and_writes_nothing(nats: NatsServer, orders: str, folder: Path) -> None:
+    text = SOURCE + TO_STREAM + '\n[errors]\nmode = "skip"\n'
+    pipelines = load([written(folder, "orders", text.format(url=nats.url, stream=orders))])
+    (said,) = trial.tried(pipelines, lambda text: None)
+    assert said == (
+        "orders: its source and sinks answer. 99 rows of the first 100 records would be written; 1 record cannot be "
+        "decoded, each of which is left out"
+    )
+    assert bodies(nats, f"{orders}OUT") == []
+    assert not (folder / ".penstock").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_trial_tells_everything_that_fails(nats: NatsServer, orders: str, folder: Path) -> None:
+    dead = f"nats://127.0.0.1:{free_port()}"
+    good, bad = ((SOURCE + TO_STREAM).format(url=url, stream=orders) for url in (nats.url, dead))
+    files = [written(folder, "good", good), written(folder, "bad", bad)]
+    with pytest.raises(OptionError) as error:
+        list(trial.tried(load(files), lambda text: None))
+    bad_record, no_server = str(error.value).splitlines()
+    assert bad_record.startswith(f"{files[0]}: a record at 42 of '{orders}' is not JSON of the schema")
+    assert no_server.startswith(f"{files[1]}: ")
+    assert dead.removeprefix("nats://") in no_server

@@ -191,7 +191,7 @@ sqll = "SELECT 1"
     ("change", "said"),
     [
         (("[source]\n", "[sauce]\n"), "unknown key 'sauce' in a pipeline file. Did you mean 'source'?"),
-        (('type = "jetstream"', 'type = "kinesis"'), "the source 'kinesis' comes with the next version"),
+        (('type = "jetstream"', 'type = "kinesis"'), "'kinesis' comes with the next version"),
         (('type = "json"', 'type = "avro"'), "the schema type 'avro' comes with the next version"),
         (('mode = "dead_letter"', 'mode = "skip"'), "which writes no dead letters: leave 'sink' out"),
         (("batch_size = 500", "batch_size = 500\nmax_records_per_trigger = 5"), None),
@@ -203,6 +203,7 @@ sqll = "SELECT 1"
         (("max_restarts = 3", 'max_restarts = "x"'), "'max_restarts' must be a whole number"),
         (('type = "iggy"', 'type = "parquet"'), "two sinks are called 'parquet'"),
         (('computed = "timestamp_millis"', 'computed = "now"'), "'fields.0.value.computed' must be"),
+        (('"telemetry/orders"', '"telemetry/{region}"'), "the topic of Iggy is one name, without columns in braces"),
         (('identifier = "files"', ""), "the sink 'parquet' needs an 'identifier': the folder."),
     ],
 )  # fmt: skip
@@ -213,6 +214,31 @@ def test_each_mistake_has_its_sentence(folder: Path, change: tuple[str, str], sa
         assert loaded(folder, text).source.options["maxRecordsPerTrigger"] == "5", "the option itself wins"
     else:
         assert any(said in problem for problem in problems(folder, text)), problems(folder, text)
+
+
+@pytest.mark.parametrize(
+    ("source", "sink", "said"),
+    [
+        ("jetstream", "jetstream", None),  # a copy keeps its subjects
+        ("rate", "jetstream", "set 'subject', or 'subject' in [routing]"),
+        ("rate", "kafka", "set 'topic', or 'topic' in [routing]"),
+        ("iggy", "s2", None),
+        ("nats", "s2", "set 'stream', or 'stream' in [routing]"),
+    ],
+)
+def test_rows_must_go_somewhere(folder: Path, source: str, sink: str, said: str | None) -> None:
+    more = {"s2": 'basin = "basin-of-ours"\n', "kafka": 'bootstrap_servers = "localhost:9092"\n'}.get(sink, "")
+    names = {"jetstream": "A", "iggy": "a/b", "nats": "a.>"}
+    identifier = f'identifier = "{names[source]}"' if source in names else ""
+    password = 'password = "x"' if source == "iggy" else ""
+    ends = f'[source]\ntype = "{source}"\n{identifier}\n{password}\n[[sinks]]\ntype = "{sink}"\n{more}'
+    if said is None:
+        loaded(folder, ends)
+    else:
+        assert [problem.partition(": ")[2] for problem in problems(folder, ends)] == [
+            f"the sink '{sink}' does not say where rows go: {said}."
+        ]
+        loaded(folder, f'{ends}identifier = "x"\n')
 
 
 def test_mutated_files_give_sentences_with_file_and_line_and_never_a_traceback(folder: Path) -> None:

@@ -2,8 +2,6 @@
 
 import functools
 import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,11 +23,19 @@ class Query:
     """As Spark's, as far as a runner looks."""
 
     def __init__(self) -> None:
-        self.isActive, self.status = True, IDLE
+        self.isActive, self.is_busy = True, False
+        self.looks: list[Callable[[], Any]] = []  # what happens at each look at its status, the first one first
         self.lastProgress: Any = None
         self.recentProgress: list[Any] = []
         self.problem: Exception | None = None
         self.stopped_after: int | None = None
+
+    @property
+    def status(self) -> dict[str, bool]:
+        answer = BUSY if self.is_busy else IDLE
+        if self.looks:
+            self.looks.pop(0)()
+        return answer
 
     def exception(self) -> Exception | None:
         return self.problem
@@ -64,28 +70,34 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Query
     return use
 
 
-def later(seconds: float, do: Callable[[], Any]) -> None:
-    threading.Timer(seconds, do).start()
+def started(query: Query, then: Callable[[], Any]) -> Callable[[str], Query]:
+    """A start after which something happens at once."""
+
+    def start(key: str) -> Query:
+        then()
+        return query
+
+    return start
+
+
+def nothing() -> None:
+    pass
 
 
 def test_a_query_that_waits_for_data_is_stopped_at_once(folder: Path, starting: Any) -> None:
     query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
-    starting(lambda key: query)
-    later(0.1, runs.stopping.set)
-    began = time.monotonic()
+    starting(started(query, runs.stopping.set))
     (went,) = runs.run()
     assert went.state is State.STOPPED
-    assert time.monotonic() - began < 2
-    assert not query.isActive
+    assert query.stopped_after == -1
 
 
 def test_a_query_in_a_batch_is_stopped_after_it(folder: Path, starting: Any) -> None:
     query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
-    starting(lambda key: query)
-    query.status = BUSY
+    starting(started(query, runs.stopping.set))
+    query.is_busy = True
     query.finish(6)
-    later(0.1, runs.stopping.set)
-    later(0.4, lambda: query.finish(7))
+    query.looks = [nothing, nothing, lambda: query.finish(7)]
     (went,) = runs.run()
     assert went.state is State.STOPPED
     assert query.stopped_after == 7
@@ -93,20 +105,22 @@ def test_a_query_in_a_batch_is_stopped_after_it(folder: Path, starting: Any) -> 
 
 def test_a_query_that_fails_while_it_is_being_stopped_has_failed(folder: Path, starting: Any) -> None:
     query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
-    starting(lambda key: query)
-    query.status = BUSY
-    later(0.1, runs.stopping.set)
-    later(0.2, lambda: query.end(ConnectError("the server is gone")))
+    starting(started(query, runs.stopping.set))
+    query.is_busy = True
+    query.looks = [nothing, nothing, lambda: query.end(ConnectError("the server is gone"))]
     (went,) = runs.run()
     assert (went.state, went.error) == (State.FAILED, "the server is gone")
 
 
 def test_asking_twice_stops_at_once(folder: Path, starting: Any) -> None:
     query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
-    starting(lambda key: query)
-    query.status = BUSY  # and it stays so
-    for seconds in (0.1, 0.3):
-        later(seconds, lambda: signal.raise_signal(signal.SIGTERM))
+
+    def ask() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    starting(started(query, ask))
+    query.is_busy = True  # and it stays so
+    query.looks = [nothing, nothing, ask]
     with pytest.raises(KeyboardInterrupt):
         runs.run()
     assert not query.isActive
@@ -128,7 +142,7 @@ def test_what_fails_is_started_again_and_the_others_go_on(folder: Path, starting
         query = Query()
         query.end(ConnectError(f"down {starts.count('a')}"))
         if starts.count("a") == 3:
-            later(0.05, other.end)
+            other.end()
         return query
 
     starting(start)
@@ -151,8 +165,7 @@ def test_a_mistake_in_the_file_is_not_tried_again(folder: Path, starting: Any) -
 
 def test_a_pipeline_whose_checkpoint_another_run_took_has_failed(folder: Path, starting: Any) -> None:
     query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
-    starting(lambda key: query)
-    later(0.1, lambda: runs._lost(runs.running[0]))
+    starting(started(query, lambda: runs._lost(runs.running[0])))
     (went,) = runs.run()
     assert (went.state, went.error) == (State.FAILED, "another run has taken over its checkpoint")
 

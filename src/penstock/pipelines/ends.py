@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import OptionError
+from penstock.kit import templates
 from penstock.pipelines import model, systems
 from penstock.pipelines.documents import Place
 from penstock.pipelines.pipeline import SinkEnd, SourceEnd
@@ -115,6 +116,9 @@ def sink(file: Sections, place: Place, raw: Any) -> SinkEnd | None:
     if sink.identifier is not None:
         _identify(file, place, kind.identifier, sink.identifier, options, name)
     file.parse(name, kind.options, options, place, sink.properties)
+    if name in ("kafka", "iggy") and templates.columns(options.get("topic", "")):
+        way = "fill 'topic' in [routing]" if name == "kafka" else "give each topic a sink, and fill 'sink' in [routing]"
+        file.problem(place, f"the topic of {name.title()} is one name, without columns in braces: {way}.")
     partition_by = options.pop("partitionBy", "")
     if kind.options is systems.FileWriteOptions:
         if "path" not in options:

@@ -1,12 +1,14 @@
-"""A pipeline as a streaming query. With one sink, Spark writes its batches; with several, or with dead letters, each
-batch is written to one after the other, by names that they know again. Knows Spark; no servers.
+"""A pipeline as a streaming query. With one sink, Spark writes its batches; with several, with dead letters, or where
+rows must be put into an order first, each batch is written to one after the other, by names that they know again. Knows
+Spark; no servers.
 """
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.checkpoints.log import Log
-from penstock.checkpoints.storage import folder
+from penstock.checkpoints.storage import Folder, folder
 from penstock.codecs import ERROR
 from penstock.errors import OptionError, PenstockError
 from penstock.pipelines import rows as steps
@@ -21,28 +23,52 @@ if TYPE_CHECKING:
 FILES = ("parquet", "orc", "json", "csv", "text")
 LIST, BY_BATCH = "_spark_metadata", "batch_id="  # where files of a lone sink are listed; folders of one among several
 OBSERVED = "penstock"  # the figures of a pipeline in Spark's progress events
+SINKS = "penstock.sinks"  # a file of the checkpoint: several sinks, each with the first batch that it was written
+
+
+def as_begun(pipeline: Pipeline) -> Pipeline:
+    """The pipeline as its checkpoint needs it: who began with several sinks goes on that way. An error where it began
+    with one, now has several, and a batch is half done: the one sink would not know its rows again.
+    """
+    try:
+        log = Log(pipeline.location)
+    except OptionError:
+        return pipeline  # it begins now
+    if SINKS in log.folder.names():
+        return replace(pipeline, had_several=True)
+    number = log.last_planned
+    if pipeline.is_one_write or number is None or log.is_committed(number):
+        return pipeline
+    raise OptionError(
+        f"{pipeline.key} was begun with one sink, and its batch {number} is not finished: written as one of several, "
+        "its rows would be doubled. Run it once as it was, until that batch is done, and then change it."
+    )
 
 
 def start(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None" = None) -> "StreamingQuery":
     """Start the query of a pipeline. An error where Spark or a server refuses it. `records`: in place of its source."""
-    rows, is_decoded_only = plan(spark, pipeline, records)
-    _check_folders(pipeline)
-    writer = rows.writeStream.queryName(pipeline.key).option("checkpointLocation", pipeline.location)
+    pipeline = as_begun(pipeline)
+    planned = plan(spark, pipeline, records)
+    _check_folders(pipeline, planned.is_by_batch)
+    writer = planned.rows.writeStream.queryName(pipeline.key).option("checkpointLocation", pipeline.location)
     trigger = pipeline.trigger
     if trigger.available_now:
         writer = writer.trigger(availableNow=True)
     elif trigger.processing_time is not None:
         writer = writer.trigger(processingTime=f"{round(trigger.processing_time * 1000)} milliseconds")
-    if not pipeline.is_one_write:
+    if planned.is_by_batch:
+        checkpoint = folder(pipeline.location)
+        if SINKS not in checkpoint.names():
+            checkpoint.write(SINKS, b"{}")  # a first batch that is cut off must be told from one of a lone sink
         complete = replace(pipeline, transforms=imported(pipeline.transforms, pipeline.file))
-        return writer.foreachBatch(batch_writer(complete, is_decoded_only)).start()
+        return writer.foreachBatch(batch_writer(complete, planned.is_decoded_only, planned.is_mixed)).start()
     (sink,) = pipeline.sinks
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     return writer.format(sink.kind.format).options(**sink.options).start()
 
 
-def _check_folders(pipeline: Pipeline) -> None:
+def _check_folders(pipeline: Pipeline, is_by_batch: bool) -> None:
     """An error where files would lie beside others that were written in another way: Spark would not read them."""
     letters = [pipeline.dead_letters] if pipeline.dead_letters is not None else []
     for sink in (*pipeline.sinks, *letters):
@@ -53,12 +79,12 @@ def _check_folders(pipeline: Pipeline) -> None:
         except PenstockError:
             continue  # a storage that only Spark can read
         listed, by_batch = LIST in names, any(name.startswith(BY_BATCH) for name in names)
-        if by_batch and not listed and pipeline.is_one_write:
+        if by_batch and not listed and not is_by_batch:
             raise OptionError(
                 f"'{sink.options['path']}' has folders {BY_BATCH}..., of a pipeline with several sinks. A lone sink "
                 f"lists its files in {LIST}, and Spark then reads only what is listed there. Name a new folder."
             )
-        if listed and not pipeline.is_one_write:
+        if listed and is_by_batch:
             raise OptionError(
                 f"'{sink.options['path']}' has {LIST}, of a pipeline with a lone sink, and Spark reads only what is "
                 f"listed there. One of several sinks writes folders {BY_BATCH}... Name a new folder."
@@ -69,7 +95,9 @@ class Plan(NamedTuple):
     """The rows of each batch: as the one sink takes them, or as `batch_writer` does."""
 
     rows: "DataFrame"
-    is_decoded_only: bool = False  # transforms are left to `batch_writer`
+    is_by_batch: bool = True  # whether `batch_writer` writes them
+    is_decoded_only: bool = False  # transforms are left to it
+    is_mixed: bool = False  # rows may come in another order the next time, and a sink knows them by their place
 
 
 def plan(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None" = None) -> Plan:
@@ -83,19 +111,20 @@ def plan(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None" 
     transformed = apply(steps.good(decoded, pipeline.errors.mode), pipeline.transforms, pipeline.file)
     for sink in pipeline.sinks:
         rows = steps.shaped(transformed, sink, pipeline)
-    if pipeline.is_one_write:
-        return Plan(rows)
+    is_mixed = pipeline.is_remembered and bool(pipeline.transforms) and steps.is_mixed(transformed)
+    if pipeline.is_one_write and not is_mixed:
+        return Plan(rows, is_by_batch=False)
     has_letters = pipeline.dead_letters is not None and ERROR in decoded.columns
     if (has_letters or pipeline.needs_order) and steps.is_row_wise(transformed, decoded):
         return Plan(decoded, is_decoded_only=True)
     if pipeline.dead_letters is None or not has_letters:
-        return Plan(transformed)
+        return Plan(transformed, is_mixed=is_mixed)
     letters = steps.dead_rows(steps.dead(decoded, pipeline), pipeline.dead_letters)
     as_row, as_letter = (
         df.select(f.struct(*(f.col(f"`{name}`") for name in df.columns)).alias(name))
         for df, name in ((transformed, "row"), (letters, "letter"))
     )
-    return Plan(as_row.unionByName(as_letter, allowMissingColumns=True))
+    return Plan(as_row.unionByName(as_letter, allowMissingColumns=True), is_mixed=is_mixed)
 
 
 @dataclass(frozen=True)
@@ -104,16 +133,22 @@ class batch_writer:  # noqa: N801 - used as the function that it is
 
     pipeline: Pipeline
     is_decoded_only: bool  # transforms are still to come
+    is_mixed: bool
 
     def __call__(self, batch: "DataFrame", number: int) -> None:
         """Write a batch. Sinks that know a batch again by its number are not written twice when it is run again."""
-        if self.is_decoded_only and self.pipeline.needs_order:
-            batch = steps.ordered(batch)
+        if self.is_mixed or self.pipeline.needs_order:
+            batch = steps.ordered(batch, is_mixed=self.is_mixed, is_placed=not self.pipeline.needs_order)
         batch.persist()
         try:
-            query = Log(self.pipeline.location).query_id
-            for sink, part in self._parts(batch):
-                write(part, sink, f"{query}-{sink.name}", number)
+            log, parts = Log(self.pipeline.location), self._parts(batch)
+            since = _since(log.folder, log.query_id, [sink.name for sink, _ in parts], number)
+            if any(sink.type == "console" for sink, _ in parts):
+                batch.count()  # it looks at a few rows only, and Spark's state must see them all
+            for sink, part in parts:
+                first = since[sink.name]
+                name = f"{log.query_id}-{sink.name}" + (f"-{first}" if first else "")
+                write(part, sink, name, number, number - first)
         finally:
             batch.unpersist()
 
@@ -135,6 +170,18 @@ class batch_writer:  # noqa: N801 - used as the function that it is
         return parts
 
 
+def _since(checkpoint: Folder, query: str, sinks: list[str], batch: int) -> dict[str, int]:
+    """The first batch of each sink. A sink that is new begins with this batch: it has no note of those before. So does
+    one that was left out for a while.
+    """
+    known = json.loads(checkpoint.read(SINKS) or b"{}")
+    before = known.get("since", {}) if known.get("query") == query else {}
+    since = {name: before.get(name, batch) for name in sinks}
+    if since != before:
+        checkpoint.write(SINKS, json.dumps({"query": query, "since": since}).encode())
+    return since
+
+
 def _goes_to(rows: "DataFrame", name: str, pipeline: Pipeline) -> "DataFrame":
     """The rows that go to a sink. An error where one goes to a sink that does not exist."""
     expression = pipeline.routing["sink"]
@@ -148,8 +195,10 @@ def _goes_to(rows: "DataFrame", name: str, pipeline: Pipeline) -> "DataFrame":
     )
 
 
-def write(rows: "DataFrame", sink: SinkEnd, name: str, batch: int) -> None:
-    """Write the rows of a batch to a sink. `name` and `batch` tell the write from all others."""
+def write(rows: "DataFrame", sink: SinkEnd, name: str, batch: int, version: int | None = None) -> None:
+    """Write the rows of a batch to a sink. `name` and `version` tell the write from all others; the version is the
+    number of the batch where none is given.
+    """
     if sink.type == "console":
         print(f"-------- {sink.name}, batch {batch}")
         rows.show(int(sink.options.get("numRows", 20)), sink.options.get("truncate", "true") == "true")
@@ -162,7 +211,7 @@ def write(rows: "DataFrame", sink: SinkEnd, name: str, batch: int) -> None:
         # A folder for each batch: one that is written again takes the place of what an earlier try left.
         writer, options["path"] = writer.mode("overwrite"), f"{options['path']}/{BY_BATCH}{batch}"
     elif sink.kind.txn and options.get("delivery") != "at_least_once":
-        options |= {"txnAppId": name, "txnVersion": batch}
+        options |= {"txnAppId": name, "txnVersion": batch if version is None else version}
     elif sink.type == "noop":
         writer = writer.mode("overwrite")
     writer.options(**options).save()

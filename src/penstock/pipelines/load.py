@@ -3,7 +3,7 @@ nothing, and asks no server.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from penstock.pipelines import model
 from penstock.pipelines.documents import FileError, Place, Problem, read
 from penstock.pipelines.ends import ends, sink, source
-from penstock.pipelines.pipeline import Pipeline, SinkEnd, Transform
+from penstock.pipelines.pipeline import Pipeline, SinkEnd, SourceEnd, Transform
 from penstock.pipelines.sections import SHARED, Sections, nearest
 
 TABLES = ("source", "sinks", "streams", "input_schema", "output_schema", "transforms", "routing", "trigger",
@@ -76,6 +76,9 @@ def _pipeline(file: Sections) -> Pipeline:
         errors, trigger = _shorthands(file, source_table, errors, trigger)
     dead_letters = _dead_letters(file, errors)
     expressions = _routing(file, routing, sinks)
+    if source_end is not None and not transforms:
+        for place, each in zip((place for place, _ in raw_sinks), sinks, strict=False):
+            _check_place(file, place, each, source_end, expressions)
     sinks = [_without_own_ids(each) if "id" in expressions else each for each in sinks]
     key = (
         (top.key if top else None) or re.sub(r"[^A-Za-z0-9_-]", "-", file.document.path.stem).strip("-_") or "pipeline"
@@ -181,6 +184,22 @@ def _shorthands(
     if trigger.processing_time is not None and trigger.available_now:
         file.problem(("trigger",), "set processing_time or available_now, not both: what reads once has no interval.")
     return errors, trigger
+
+
+def _check_place(
+    file: Sections, place: Place, sink: SinkEnd, source: SourceEnd, expressions: Mapping[str, str]
+) -> None:
+    """A problem where nothing says to which subject, stream or topic rows go. Records that are not decoded go where
+    they came from.
+    """
+    column = sink.kind.place
+    if column is None or not sink.messages or column in sink.options or column in expressions:
+        return
+    comes_along = source.schema is None and column in source.kind.columns
+    if not comes_along and source.kind.options is not None:
+        file.problem(
+            place, f"the sink '{sink.name}' does not say where rows go: set '{column}', or '{column}' in [routing]."
+        )
 
 
 def _without_own_ids(sink: SinkEnd) -> SinkEnd:

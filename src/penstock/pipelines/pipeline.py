@@ -95,21 +95,25 @@ class Pipeline:
     location: str
     restart: model.Restart
     spark: model.Spark
+    had_several: bool = False  # whether its checkpoint is that of a pipeline with several sinks
 
     @property
     def is_one_write(self) -> bool:
         """Whether each batch is one write: then the streaming query itself writes it."""
         is_one = len(self.sinks) == 1 and self.dead_letters is None and "sink" not in self.routing
-        return is_one and not self.needs_order
+        return is_one and not self.needs_order and not self.had_several
 
     @property
     def needs_order(self) -> bool:
         """Whether rows must be put into an order before they are written. When a batch is run again, Spark's Kafka
         source may give its partitions to other tasks, and a sink that knows rows by their task would not know them.
         """
-        return self.source.type == "kafka" and any(
-            sink.kind.ours and sink.exactly_once is not Guarantee.NO for sink in self._all_sinks()
-        )
+        return self.source.type == "kafka" and self.is_remembered
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether a sink knows rows again by their place in a task."""
+        return any(sink.kind.ours and sink.exactly_once is not Guarantee.NO for sink in self._all_sinks())
 
     def guarantee(self) -> str:
         """What holds from the source to every sink, in a sentence."""

@@ -9,7 +9,7 @@ from penstock.checkpoints.log import Log
 from penstock.checkpoints.rewind import SinkMemory, rewind
 from penstock.errors import OptionError
 from penstock.kit.contract import Guarantee
-from penstock.pipelines.job import FILES
+from penstock.pipelines.job import FILES, SINKS
 from penstock.pipelines.pipeline import Pipeline
 
 RESTORED = "penstock.restored"  # what was restored already
@@ -17,11 +17,12 @@ RESTORED = "penstock.restored"  # what was restored already
 
 def memories(pipeline: Pipeline) -> list[SinkMemory]:
     """What each sink does with rows that are written again."""
+    is_one_write = pipeline.is_one_write and SINKS not in storage.folder(pipeline.location).names()
     found = []
     for sink in (*pipeline.sinks, *([pipeline.dead_letters] if pipeline.dead_letters else [])):
         if sink.exactly_once is not Guarantee.NO and (sink.kind.ours or sink.kind.txn):
             found.append(SinkMemory(sink.name, "remembers"))
-        elif sink.type in FILES and pipeline.is_one_write:
+        elif sink.type in FILES and is_one_write:
             found.append(SinkMemory(sink.name, "skips-files"))
         else:
             found.append(SinkMemory(sink.name, "again"))
@@ -43,7 +44,7 @@ def restore(pipeline: Pipeline) -> str | None:
                 f"restore_from_checkpoint is '{wanted.restore_from_checkpoint}', but '{pipeline.location}' holds a "
                 "checkpoint already. Leave the key out to go on from there, or name another location."
             )
-        names = [name for name in source.files() if not name.startswith("penstock.")]
+        names = [name for name in source.files() if name == SINKS or not name.startswith("penstock.")]
         source.copy(folder, names)
         done["checkpoint"] = wanted.restore_from_checkpoint
         said.append(f"begins with a copy of the checkpoint '{wanted.restore_from_checkpoint}'")

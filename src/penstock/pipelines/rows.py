@@ -174,13 +174,18 @@ def dead_rows(letters: "DataFrame", sink: SinkEnd) -> "DataFrame":
     return letters.select(f.expr(value).alias("value"), f.expr(headers).alias("headers"))
 
 
-def ordered(rows: "DataFrame") -> "DataFrame":
-    """The records of a batch in an order that is the same each time: a partition of the source is always in the task of
-    the same number, and in order there.
+def ordered(rows: "DataFrame", *, is_mixed: bool = False, is_placed: bool = False) -> "DataFrame":
+    """The rows of a batch in an order that is the same each time. A partition of the source is always in the task of
+    the same number, and in order there. Where it is not known what a row came from, or Spark has mixed them, rows
+    are in the order of a checksum. `is_placed`: they are in the same tasks each time.
     """
     from pyspark.sql import functions as f
 
     at = f"{META}.origin"
+    if is_mixed or META not in rows.columns:
+        content = f.to_json(f.struct(*(f.col(f"`{name}`") for name in rows.columns)), TIMES)
+        tasks = rows if is_placed else rows.repartition(_TASKS, content)
+        return tasks.sortWithinPartitions(f.xxhash64(content), content)
     numbered = rows.repartition(_TASKS, f"{at}.stream", f"{at}.partition")
     return numbered.sortWithinPartitions(f"{at}.stream", f"{at}.partition", f.expr(f"CAST({at}.position AS BIGINT)"))
 
@@ -197,10 +202,14 @@ def is_row_wise(rows: "DataFrame", origin: "DataFrame") -> bool:
     """Whether every row comes from one row of `origin`, by what is in that: a batch can then be transformed by itself,
     and gives the same rows when it is run again.
     """
-    plan, before = _analyzed(rows), _analyzed(origin)
-    names = re.findall(r"^[\s:+|~-]*([A-Z]\w*)", plan, re.MULTILINE)  # ~ before what is streaming
-    asks_the_time = len(_TIME.findall(plan)) > len(_TIME.findall(before))
-    return bool(names) and all(name in _ROW_WISE for name in names) and not asks_the_time
+    asks_the_time = len(_TIME.findall(_analyzed(rows))) > len(_TIME.findall(_analyzed(origin)))
+    return not is_mixed(rows) and not asks_the_time
+
+
+def is_mixed(rows: "DataFrame") -> bool:
+    """Whether rows may come from several records, or in any order: a window, a join, a repartition."""
+    names = re.findall(r"^[\s:+|~-]*([A-Z]\w*)", _analyzed(rows), re.MULTILINE)  # ~ before what is streaming
+    return not names or any(name not in _ROW_WISE for name in names)
 
 
 def _analyzed(rows: "DataFrame") -> str:

@@ -155,6 +155,8 @@ class Runner:
         try:
             each.query = (self.start or job.start)(self.spark, pipeline)
             each.state = State.RUNNING
+            if each.is_lost:  # while it started
+                each.query.stop()
             each.say(f"{pipeline.key}: running, {pipeline.guarantee()}")
         except Exception as problem:
             if not isinstance(problem, PenstockError) and not type(problem).__module__.startswith(("pyspark", "py4j")):
@@ -187,11 +189,11 @@ class Runner:
             each.lease.release()
             each.lease = None
         if state is State.FAILED:
-            failures = _count_of(each.failures, "failure")
+            failures = count_of(each.failures, "failure")
             each.say(f"{each.pipeline.key}: {each.error}\n{each.pipeline.key}: stays down, after {failures}")
         else:
-            errors = f", {_count_of(each.errors, 'error')}" if each.errors else ""
-            each.say(f"{each.pipeline.key}: {state}, {_count_of(each.rows, 'record')}{errors}")
+            errors = f", {count_of(each.errors, 'error')}" if each.errors else ""
+            each.say(f"{each.pipeline.key}: {state}, {count_of(each.rows, 'record')}{errors}")
 
     def _count(self, each: Running) -> None:
         """Add up what the progress events since the last look tell."""
@@ -240,7 +242,8 @@ def _observed(progress: Any) -> tuple[int, int] | None:
     return records, errors
 
 
-def _count_of(number: int, what: str) -> str:
+def count_of(number: int, what: str) -> str:
+    """A number of things in words: 1 record, 2,000 records."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 

@@ -107,6 +107,7 @@ class SourceKind:
     partition: str = "CAST(NULL AS STRING)"
     position: str = "CAST(NULL AS STRING)"
     stream: str = "CAST(NULL AS STRING)"
+    columns: tuple[str, ...] = ()  # those that say where a copy of a record may go
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -197,15 +198,16 @@ def _sink(name: str, names: str, **more: Any) -> SinkKind:
 
 def _sources() -> dict[str, SourceKind]:
     return {
-        "jetstream": _source("jetstream", "stream"),
-        "nats": _source("nats", "subjects", start=None, stream="subject", partition="subject"),
-        "s2": _source("s2", "stream"),
+        "jetstream": _source("jetstream", "stream", columns=("subject", "stream")),
+        "nats": _source("nats", "subjects", start=None, stream="subject", partition="subject", columns=("subject",)),
+        "s2": _source("s2", "stream", columns=("stream",)),
         "iggy": _source("iggy", "topic", identifier=_stream_and_topic, start=_start_iggy,
-                        stream="concat(stream, '/', topic)", partition="string(partition)"),
+                        stream="concat(stream, '/', topic)", partition="string(partition)",
+                        columns=("stream", "topic")),
         "journal": _source("journal", "directory"),
         "kafka": SourceKind("kafka", KafkaReadOptions, _one("subscribe"), _start_kafka, "maxOffsetsPerTrigger",
                             "minPartitions", stream="topic", partition="string(partition)", position="string(offset)",
-                            renamed=KAFKA),
+                            columns=("topic",), renamed=KAFKA),
         "file_system": SourceKind("text", FileReadOptions, _one("path"), None, "maxFilesPerTrigger",
                                   stream="_file.file_path", partition="_file.file_path"),
         "rate": SourceKind("rate", RateOptions, None, None, None, "numPartitions",
@@ -237,7 +239,7 @@ def _sinks() -> dict[str, SinkKind]:
 
 SOURCES, SINKS = _sources(), _sinks()
 # Types that the seed or other tools know, and what to do instead.
-NOT_YET = {"kinesis": "the source 'kinesis' comes with the next version of Penstock"}
+NOT_YET = {"kinesis": "'kinesis' comes with the next version of Penstock"}
 
 
 def custom_source(format: str) -> SourceKind:

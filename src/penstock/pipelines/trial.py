@@ -10,7 +10,7 @@ from penstock.kit.retry import at_once
 from penstock.pipelines import rows as steps
 from penstock.pipelines.application import session, stop
 from penstock.pipelines.pipeline import Pipeline, SinkEnd
-from penstock.pipelines.runner import sentence
+from penstock.pipelines.runner import count_of, sentence
 from penstock.pipelines.transforms import apply
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _try(spark: "SparkSession", pipeline: Pipeline) -> str:
     reads = source.type not in ("nats", "rate") and not source.is_shared
     records = steps.records(spark, source, streaming=not reads)
     decoded = steps.decoded(records.limit(RECORDS) if reads else records, source)
-    transformed = apply(steps.good(decoded, "fail"), pipeline.transforms, pipeline.file)
+    transformed = apply(steps.good(decoded, pipeline.errors.mode), pipeline.transforms, pipeline.file)
     count = 0
     for sink in pipeline.sinks:
         rows = steps.shaped(transformed, sink, pipeline)
@@ -51,7 +51,10 @@ def _try(spark: "SparkSession", pipeline: Pipeline) -> str:
         _reach(steps.dead_rows(steps.dead(decoded, pipeline), pipeline.dead_letters), pipeline.dead_letters)
     if not reads:
         return "its source and sinks answer. What it would read can be seen only by running it"
-    return f"its source and sinks answer. {count:,} rows of the first {RECORDS} records would be written"
+    said = f"its source and sinks answer. {count_of(count, 'row')} of the first {RECORDS} records would be written"
+    errors = decoded.where(f"{ERROR} IS NOT NULL").count() if ERROR in decoded.columns else 0
+    way = "a dead letter" if pipeline.dead_letters is not None else "left out"
+    return f"{said}; {count_of(errors, 'record')} cannot be decoded, each of which is {way}" if errors else said
 
 
 def _reach(rows: "DataFrame", sink: SinkEnd) -> None:
