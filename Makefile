@@ -37,7 +37,7 @@ s2-lite: $(VENV)/.ready
 test: java ## run every test
 	@$(BIN)/python tests/class_archive.py > /dev/null 2>&1 & \
 	nice $(BIN)/python -m penstock.testing.s2_lite > /dev/null & trap "kill $$! 2> /dev/null" EXIT INT TERM; \
-	$(BIN)/python -m pytest $(SPREAD) $(TESTS)
+	$(BIN)/python -m pytest $(SPREAD) --durations=25 --durations-min=5 $(TESTS)
 
 test-fast: $(VENV)/.ready ## run the unit tests and a server test of every connector, in a minute or so
 	$(BIN)/python -m pytest $(SPREAD) $(FAST)

@@ -149,18 +149,36 @@ delivery = "at_least_once"
     assert ids(bodies(nats, f"{orders}OUT")) == list(range(ROWS)), "a row is missing or there twice"
 
 
-def test_a_pipeline_that_fails_for_good_leaves_the_other_alone(
+def test_of_three_pipelines_one_fails_for_good_one_waits_for_its_server_and_one_knows_of_neither(
     nats: NatsServer, admin: Admin, orders: str, folder: Path
 ) -> None:
+    """In one command: most of the time is Spark's start."""
+    later = NatsServer(folder / "nats")  # not started
+    files = folder / "files"
+    files.mkdir()
     admin.create(f"{orders}BAD")
     admin.publish([(f"{orders}BAD.n", b"{bad")])
-    sink = f'[[sinks]]\ntype = "jetstream"\nsubject = "{orders}OUT.x"\n'
+    sink = '[[sinks]]\ntype = "jetstream"\nsubject = "{}"\n'
     restart = '[restart]\nmax_restarts = 1\nbackoff = "100ms"\n'
-    written(folder, "bad", source(nats, f"{orders}BAD") + '[[sinks]]\ntype = "noop"\n' + restart)
-    written(folder, "good", source(nats, orders) + sink + ONCE)
-    command = Command(folder, folder)
-    assert command.run() == 1
+    often = ONCE.replace("max_restarts = 0", 'max_restarts = 50\nbackoff = "200ms"\nmax_backoff = "200ms"')
+    written(files, "bad", source(nats, f"{orders}BAD") + '[[sinks]]\ntype = "noop"\n' + restart)
+    written(files, "good", source(nats, orders) + sink.format(f"{orders}OUT.x") + ONCE)
+    written(files, "late", source(later, "IN").replace('"5s"', '"1s"') + sink.format("OUT.x") + often)
+    command = Command(folder, files)
+    with command.running() as process:
+        wait(lambda: "late: starts again in 0.2 s" in command.said(), process)
+        wait(lambda: "bad: stays down" in command.said(), process)
+        with later:
+            late = Admin(later.url)
+            late.create("OUT")
+            late.create("IN")
+            late.publish(("IN.n", json.dumps({"id": i}).encode()) for i in range(5))
+            late.close()
+            assert process.wait(120) == 1, command.said()
+            assert ids(bodies(later, "OUT")) == list(range(5))
     said = command.said()
+    assert f"late: no NATS server answers (127.0.0.1:{later.port}: Connection refused)" in said
+    assert "late: done, 5 records" in said
     error = f"bad: a record at 1 of '{orders}BAD' is not JSON of the schema (id BIGINT): {{bad"
     assert said.count(error) == 2, said
     assert "bad: starts again in 0.1 s (0 more after that)" in said
@@ -168,23 +186,3 @@ def test_a_pipeline_that_fails_for_good_leaves_the_other_alone(
     assert "\tat org.apache.spark" not in said, "a sentence tells it all"
     assert f"good: {State.DONE}, {ROWS} records" in said
     assert ids(bodies(nats, f"{orders}OUT")) == list(range(ROWS))
-
-
-def test_a_server_that_comes_late_is_waited_for(folder: Path) -> None:
-    nats = NatsServer(folder / "nats")  # not started
-    sink = '[[sinks]]\ntype = "jetstream"\nsubject = "OUT.x"\n'
-    once = ONCE.replace("max_restarts = 0", 'max_restarts = 50\nbackoff = "200ms"\nmax_backoff = "200ms"')
-    text = source(nats, "IN").replace('"5s"', '"1s"') + sink + once
-    command = Command(folder, written(folder, "late", text))
-    with command.running() as process:
-        wait(lambda: "late: starts again in 0.2 s" in command.said(), process)
-        with nats:
-            admin = Admin(nats.url)
-            admin.create("OUT")
-            admin.create("IN")
-            admin.publish(("IN.n", json.dumps({"id": i}).encode()) for i in range(5))
-            admin.close()
-            assert process.wait(60) == 0, command.said()
-            assert ids(bodies(nats, "OUT")) == list(range(5))
-    assert f"late: no NATS server answers (127.0.0.1:{nats.port}: Connection refused)" in command.said()
-    assert "late: done, 5 records" in command.said()

@@ -1,5 +1,6 @@
-"""The same query on a standalone cluster, through Spark Connect, and where the package is not installed."""
+"""A query and a pipeline on a standalone cluster, through Spark Connect, and where the package is not installed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pyspark
 import pytest
 
 from nats_servers import Admin
 from penstock.testing.nats_server import NatsServer, free_port
 from spark.jobs import Job, descendants, kill, wait
+from spark.pipeline_runs import ONCE, Command, bodies, written
 
 EXECUTOR = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}
 
@@ -156,3 +159,95 @@ def test_spark_connect_is_told_no_secret_that_it_would_write_down(connected: Job
     said = " ".join(connected.log.read_text().partition("refused: ")[2].split())
     assert "Spark Connect writes what a query is made of into its event log" in said
     assert "Name a file on its server in 'passwordFile'" in said
+
+
+# --- pipelines ---
+
+ORDERS = 500
+DOUBLE = """
+def rows(df):
+    return df.mapInArrow(doubled, "id BIGINT, twice BIGINT")
+
+def doubled(batches):
+    import pyarrow as pa
+    for batch in batches:
+        ids = batch.column("id").to_pylist()
+        yield pa.record_batch({"id": ids, "twice": [2 * i for i in ids]})
+"""
+
+
+@pytest.fixture
+def orders(admin: Admin, stream: str) -> Iterator[str]:
+    """A stream of orders, one of which is not JSON, and streams for copies and dead letters."""
+    for name in (stream, f"{stream}OUT", f"{stream}DEAD"):
+        admin.create(name)
+    values = [json.dumps({"id": i}).encode() for i in range(ORDERS)]
+    values[41] = b"{bad"
+    admin.publish((f"{stream}.n", value) for value in values)
+    yield stream
+    for name in (stream, f"{stream}OUT", f"{stream}DEAD"):
+        admin.delete(name)
+
+
+def to_all(nats: NatsServer, stream: str) -> str:
+    """A pipeline with two sinks and dead letters, and a function in a module beside it."""
+    return f"""
+[jetstream]
+servers = "{nats.url}"
+
+[source]
+type = "jetstream"
+identifier = "{stream}"
+batch_size = 200
+parallelism = 2
+input_schema = {{ type = "json", schema = "id BIGINT" }}
+
+[[transforms]]
+python = "double:rows"
+
+[[sinks]]
+type = "jetstream"
+subject = "{stream}OUT.x"
+
+[[sinks]]
+type = "parquet"
+identifier = "files"
+
+[errors]
+mode = "dead_letter"
+sink = {{ type = "jetstream", subject = "{stream}DEAD.x" }}
+{ONCE}"""
+
+
+def check(command: Command, nats: NatsServer, stream: str, folder: Path) -> None:
+    """Every row is there, once in each sink."""
+    assert f"orders: done, {ORDERS} records, 1 error" in command.said()
+    expected = [(i, 2 * i) for i in range(ORDERS) if i != 41]
+    found = [json.loads(body) for body in bodies(nats, f"{stream}OUT")]
+    assert sorted((each["id"], each["twice"]) for each in found) == expected
+    rows = ds.dataset(str(folder / "files"), format="parquet").to_table(["id", "twice"]).to_pylist()
+    assert sorted((row["id"], row["twice"]) for row in rows) == expected
+    assert bodies(nats, f"{stream}DEAD") == [b"{bad"]
+
+
+def test_a_standalone_cluster_runs_a_pipeline_with_two_sinks(
+    standalone: tuple[str, Path], nats: NatsServer, orders: str, folder: Path
+) -> None:
+    (folder / "double.py").write_text(DOUBLE)
+    conf = "\n".join(f'"{name}" = "{value}"' for name, value in EXECUTOR.items())
+    file = written(folder, "orders", f"{to_all(nats, orders)}\n[spark.conf]\n{conf}\n")
+    address, place = standalone
+    before = set(place.glob("work*/app-*/*"))
+    command = Command(folder, file, more=("--master", address))
+    assert command.run() == 0, command.said()
+    check(command, nats, orders, folder)
+    executors = set(place.glob("work*/app-*/*")) - before
+    assert len({path.parts[len(place.parts)] for path in executors}) == 2, "both workers must have had an executor"
+
+
+def test_spark_connect_runs_a_pipeline_with_two_sinks(nats: NatsServer, orders: str, folder: Path) -> None:
+    (folder / "double.py").write_text(DOUBLE)
+    file = written(folder, "orders", to_all(nats, orders))
+    command = Command(folder, file, more=("--remote", "local[2]"))
+    assert command.run(PYSPARK_PYTHON=sys.executable, SPARK_TESTING="1") == 0, command.said()
+    check(command, nats, orders, folder)

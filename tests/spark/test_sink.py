@@ -72,7 +72,7 @@ def test_python_workers_killed_in_mid_batch_are_replaced_and_no_row_lost_or_doub
     out = f"{stream}OUT"
 
     def one_has_crashed() -> bool:
-        """Whether Spark lost a worker in the middle of a task; one that is killed just behind its task tells nothing."""
+        """Whether Spark lost a worker in the middle of a task. One that is killed just behind it proves nothing."""
         if admin.calls.stream(out).last % 8000 > 500:
             for pid in task_workers(process):
                 kill(pid)

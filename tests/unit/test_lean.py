@@ -5,16 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import penstock
 
 LEAN = Path(penstock.__file__).parent / "spark" / "lean"
 
 
-def python(program: str, *paths: str | Path) -> "subprocess.CompletedProcess[str]":
+def python(program: str, *paths: str | Path, arguments: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
     """A child Python with these folders first on its path, as a program with a local session starts it."""
     given = os.pathsep.join(map(str, (LEAN, *paths)))
     return subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *arguments],
         env=os.environ | {"PYTHONPATH": given},
         capture_output=True,
         text=True,
@@ -49,3 +51,13 @@ def test_a_zip_of_another_spark_stays_on_the_path(tmp_path: Path) -> None:
     done = python("import sys; print(*sys.path, sep='\\n')", zipped)
     assert str(zipped) in done.stdout.splitlines()
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("process", "imports"), [("pyspark.sql.worker.create_data_source", False), ("pyspark.worker", True)]
+)
+def test_only_where_data_sources_run_pyarrow_does_without_pandas(tmp_path: Path, process: str, imports: bool) -> None:
+    """A conversion brings pandas back."""
+    made = "import pyarrow, sys; pyarrow.array([1]); print('pandas' in sys.modules)"
+    done = python(f"{made}; print(pyarrow.table({{'a': [1]}}).to_pandas().a.sum())", tmp_path, arguments=(process,))
+    assert (done.stdout.split(), done.stderr) == ([str(imports), "1"], "")

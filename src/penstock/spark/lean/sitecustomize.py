@@ -1,8 +1,11 @@
-"""Put on PYTHONPATH by penstock.spark.session, this makes Spark's Python processes start in half the time.
+"""Put on PYTHONPATH by penstock.spark.session, this makes Spark's Python processes start in half the time or less.
 
 Spark puts its pyspark.zip first on the path of every Python it starts. The zip holds no compiled code,
 so each process compiles what it imports, 1 to 1.7 s of it. Where the same pyspark is installed beside it,
 that one is compiled already: drop the zip, and do what any other sitecustomize wants.
+
+The first array that pyarrow makes imports pandas, where that is installed: 0.3 s for each of the five processes of a
+query that only run data sources. There, pyarrow does without, until somebody converts from or to pandas.
 """
 
 import importlib.util
@@ -23,6 +26,28 @@ if _zips:
         or os.path.realpath(os.path.dirname(_found.origin)) != os.path.realpath(_home)
     ):
         sys.path[:] = _kept
+
+
+class _NoPandas:
+    """Lets one import of pandas fail."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+if any(part.startswith(("pyspark.sql.worker.", "pyspark.sql.streaming.python_")) for part in sys.orig_argv):
+    sys.meta_path.insert(0, _NoPandas)
+    try:
+        import pyarrow
+
+        pyarrow.array([])
+    except ImportError:
+        pass  # Spark says what is missing
+    finally:
+        sys.meta_path.remove(_NoPandas)
+
 _self = sys.modules.pop("sitecustomize")
 try:
     import sitecustomize  # type: ignore # noqa: F401 - the next one on the path, if any
