@@ -224,6 +224,7 @@ SQL = {
     "SELECT count(*) AS n FROM input GROUP BY window(timestamp, '1 minute')": False,
     "SELECT value FROM input UNION ALL SELECT value FROM input": False,
     "SELECT i.value FROM input i JOIN range(3) r ON i.value = r.id": False,
+    "SELECT value FROM input WHERE CAST(value AS BIGINT) IN (SELECT id FROM range(3))": False,
     "SELECT value, now() AS at FROM input": False,
     f"SELECT {', '.join(f'value + {i} AS v{i}' for i in range(40))}, current_date() AS day FROM input": False,
 }
@@ -240,10 +241,30 @@ def test_only_what_looks_at_one_row_at_a_time_is_left_to_the_batch(spark: SparkS
             assert steps.is_row_wise(apply(rows, pipeline.transforms, pipeline.file), rows) is expected, (kind, sql)
 
 
+def test_lines_of_files_are_in_one_order_however_spark_packs_files_into_tasks(
+    spark: SparkSession, folder: Path
+) -> None:
+    for number in range(12):
+        (folder / f"{number}.txt").write_text("".join(f"{number}/{line}\n" for line in range(20 * (number % 3))))
+    text = f'[source]\ntype = "file_system"\nformat = "text"\nidentifier = "{folder}/*.txt"\n[[sinks]]\ntype = "noop"\n'
+    (pipeline,) = load([written(folder, "t", text)])
+    orders = []
+    for tasks in ("1", "8"):
+        spark.conf.set("spark.sql.files.minPartitionNum", tasks)
+        try:
+            rows = steps.decoded(steps.records(spark, pipeline.source, streaming=False), pipeline.source)
+            orders.append(steps.ordered(rows).selectExpr("spark_partition_id() AS task", "value").collect())
+        finally:
+            spark.conf.unset("spark.sql.files.minPartitionNum")
+    assert orders[0] == orders[1]
+    values = [row.value for row in orders[0] if row.value.startswith("1/")]
+    assert values == [f"1/{line}" for line in range(20)], "lines of a file stay in its order"
+
+
 def test_rows_that_spark_has_mixed_are_in_one_order_each_time(spark: SparkSession) -> None:
     rows = spark.range(50).selectExpr("id % 7 AS id", "map('a', id) AS m", "timestamp_micros(id) AS t").coalesce(1)
     one, other = (
-        steps.ordered(rows.sortWithinPartitions(key), is_mixed=True, is_placed=True).collect()
+        steps.ordered(rows.sortWithinPartitions(key), by_content=True, is_placed=True).collect()
         for key in (rows.t.asc(), rows.t.desc())
     )
     assert one == other

@@ -1,6 +1,7 @@
 """Pipelines from files, on real Spark and real servers."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -363,6 +364,32 @@ sink = {{ type = "parquet", identifier = "bad" }}
     assert [row.id for row in spark.read.parquet(str(folder / "b")).collect()] == [1]
 
 
+def test_files_of_two_queries_lie_beside_each_other(spark: SparkSession, folder: Path) -> None:
+    """Batches are numbered anew without the checkpoint, and by a replay of dead letters: nothing may be overwritten."""
+    (folder / "in").mkdir()
+    text = """
+[source]
+type = "file_system"
+identifier = "in"
+input_schema = { type = "json", schema = "id BIGINT" }
+
+[[sinks]]
+type = "parquet"
+identifier = "out"
+
+[errors]
+mode = "dead_letter"
+sink = { type = "parquet", identifier = "bad" }
+"""
+    file = written(folder, "files", text + ONCE)
+    for number in range(2):
+        (folder / "in" / "a.json").write_text(f'{{"id": {number}}}\nbad {number}\n')
+        done(spark, file)
+        shutil.rmtree(folder / ".penstock")
+    assert sorted(row.id for row in spark.read.parquet(str(folder / "out")).collect()) == [0, 1]
+    assert sorted(bytes(row.value) for row in spark.read.parquet(str(folder / "bad")).collect()) == [b"bad 0", b"bad 1"]
+
+
 def copying(url: str, stream: str, *sinks: str) -> str:
     """A pipeline file that copies a stream to others, whose names end as `sinks` say."""
     source = f'[source]\ntype = "jetstream"\nservers = "{url}"\nidentifier = "{stream}"\n'
@@ -402,7 +429,7 @@ def test_one_sink_becomes_several_only_between_two_batches(
     (checkpoint / "commits" / str(last)).unlink()
     went = run(spark, written(folder, "copy", copying(nats.url, stream, "A", "B")))
     assert went.state is State.FAILED
-    assert went.error.startswith(f"copy was begun with one sink, and its batch {last} is not finished")
+    assert went.error.startswith(f"copy was begun with one sink that Spark wrote itself, and its batch {last} is not")
     assert bodies(nats, f"{stream}B") == []
     done(spark, written(folder, "copy", copying(nats.url, stream, "A")))
     done(spark, written(folder, "copy", copying(nats.url, stream, "A", "B")))

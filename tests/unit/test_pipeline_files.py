@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import OptionError
 from penstock.pipelines.convert import convert
 from penstock.pipelines.documents import FileError, Secret, read
 from penstock.pipelines.load import load
 from penstock.pipelines.new import SINKS, SOURCES, text
 from penstock.pipelines.pipeline import Pipeline
+from penstock.pipelines.transforms import apply
 
 WHOLE = """
 key = "orders"
@@ -204,6 +206,10 @@ sqll = "SELECT 1"
         (('type = "iggy"', 'type = "parquet"'), "two sinks are called 'parquet'"),
         (('computed = "timestamp_millis"', 'computed = "now"'), "'fields.0.value.computed' must be"),
         (('"telemetry/orders"', '"telemetry/{region}"'), "the topic of Iggy is one name, without columns in braces"),
+        (('sink = { type = "jetstream", subject = "dead.orders" }', 'sink = { type = "jetstream" }'),
+         "the sink for dead letters does not say where they go: set 'subject'."),
+        (('subject = "dead.orders"', 'subject = "dead.{region}"'), "'subject' of dead letters is one name"),
+        (('type = "parquet"', 'type = "parquet"\nname = "dead-letters"'), "two sinks are called 'dead-letters'"),
         (('identifier = "files"', ""), "the sink 'parquet' needs an 'identifier': the folder."),
     ],
 )  # fmt: skip
@@ -214,6 +220,28 @@ def test_each_mistake_has_its_sentence(folder: Path, change: tuple[str, str], sa
         assert loaded(folder, text).source.options["maxRecordsPerTrigger"] == "5", "the option itself wins"
     else:
         assert any(said in problem for problem in problems(folder, text)), problems(folder, text)
+
+
+def test_streams_alone_are_no_pipeline(folder: Path) -> None:
+    said = problems(folder, '[[streams]]\nidentifier = "a/b"\npassword = "x"\n')
+    assert any("there is no [[sinks]]: where do rows go?" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def rows(df):\n    return {}['nonesuch']\n", "python: KeyError: 'nonesuch'"),
+        ("def rows(df:\n", "fails when it is imported: SyntaxError"),
+    ],
+)
+def test_a_function_that_fails_is_told_with_its_line(folder: Path, body: str, said: str) -> None:
+    name = f"broken{abs(hash(body))}"
+    (folder / f"{name}.py").write_text(body)
+    text = f'[source]\ntype = "rate"\n[[sinks]]\ntype = "noop"\n[[transforms]]\npython = "{name}:rows"\n'
+    pipeline = loaded(folder, text)
+    with pytest.raises(OptionError, match=re.escape(said)) as error:
+        apply(None, pipeline.transforms, pipeline.file)  # type: ignore[arg-type] # it is not looked at
+    assert str(error.value).startswith(f"{pipeline.file}:6: ")
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,21 @@ def test_a_pipeline_whose_checkpoint_another_run_took_has_failed(folder: Path, s
     assert (went.state, went.error) == (State.FAILED, "another run has taken over its checkpoint")
 
 
+def test_a_pipeline_whose_checkpoint_another_run_took_is_not_started_again(folder: Path, starting: Any) -> None:
+    runs = Runner(None, pipelines(folder, "a", more="[restart]\nbackoff = '1ms'\n"), lambda text: None)  # type: ignore[arg-type]
+    starts: list[str] = []
+
+    def start(key: str) -> Query:
+        starts.append(key)
+        runs._lost(runs.running[0])
+        raise ConnectError("the storage is gone")
+
+    starting(start)
+    (went,) = runs.run()
+    assert (went.state, went.error) == (State.FAILED, "another run has taken over its checkpoint")
+    assert starts == ["a"]
+
+
 OURS = """[STREAM_FAILED] Query [id = x] terminated with exception: Job aborted
   File "/x/source.py", line 3, in read
 penstock.errors.ConnectError: nats://h: refused.

@@ -12,7 +12,7 @@ from penstock.cli.peek import newest
 from penstock.cli.pipelines import console, say
 from penstock.cli.sentences import sentences
 from penstock.connectors import FORMATS, connector
-from penstock.errors import OptionError
+from penstock.errors import ConnectError, OptionError
 
 if TYPE_CHECKING:  # Spark takes seconds to import, and other commands need none
     from penstock.pipelines.dead_letters import Letter
@@ -34,16 +34,16 @@ def show(
         from penstock.pipelines.load import load
 
         (pipeline,) = load([file])
-        found = letters(pipeline, count)
+        newest_letters = letters(pipeline, count)
     if as_json:
-        for each in found:
+        for each in newest_letters:
             print(json.dumps({**each._asdict(), "value": each.value.decode(errors="replace")}))
         return
-    if not found:
+    if not newest_letters:
         console().print("no dead letters")
         return
     shown = Table("time", "stream", "position", "error", "record")
-    for each in found:
+    for each in newest_letters:
         shown.add_row(each.time, each.stream, each.position, Text(each.error), Text(_text(each)))
     console().print(shown)
 
@@ -59,6 +59,7 @@ def replay(
         from penstock.pipelines.dead_letters import source_of
         from penstock.pipelines.load import load
         from penstock.pipelines.replay import replayed
+        from penstock.pipelines.runner import State
 
         (pipeline,) = load([file])
         source_of(pipeline)
@@ -67,7 +68,7 @@ def replay(
             went = replayed(spark, pipeline, say)
         finally:
             stop(spark)
-    if went.error:
+    if went.state is State.FAILED:
         raise typer.Exit(1)
 
 
@@ -85,10 +86,12 @@ def letters(pipeline: "Pipeline", count: int) -> "list[Letter]":
     from pyarrow import dataset
 
     try:
-        found = dataset.dataset(source.options["path"], format="parquet", partitioning="hive").to_table().to_pylist()
-    except (FileNotFoundError, OSError):
+        rows = dataset.dataset(source.options["path"], format="parquet", partitioning="hive").to_table().to_pylist()
+    except FileNotFoundError:
         return []
-    ordered = sorted(found, key=lambda row: row["time"])[-count:]
+    except OSError as error:
+        raise ConnectError(f"'{source.options['path']}' cannot be read: {error}.") from None
+    ordered = sorted(rows, key=lambda row: row["time"])[-count:]
     return [letter({name: str(row[name] or "") for name in DEAD_HEADERS}, row["value"]) for row in ordered]
 
 

@@ -1,7 +1,6 @@
 """The Spark application that pipelines run in: one session with what their files ask for. Knows Spark; no servers."""
 
 import contextlib
-import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from penstock.spark.session import REDACTION, hide_secrets, local_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger("penstock")
 PACKAGES, JARS = "spark.jars.packages", "spark.jars"
 # Formats whose jars Spark does not bring, and where they come from.
 COORDINATES = {"kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"}

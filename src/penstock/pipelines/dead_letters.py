@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.errors import OptionError
 from penstock.options import alias, shown
 from penstock.pipelines import model, systems
-from penstock.pipelines.job import FILES
-from penstock.pipelines.pipeline import Pipeline, SinkEnd, SourceEnd
+from penstock.pipelines.pipeline import FILES, Pipeline, SinkEnd, SourceEnd
 from penstock.pipelines.rows import DEAD_HEADERS, HEADER, TIMES
 from penstock.pipelines.transforms import META
 
@@ -35,7 +34,7 @@ def source_of(pipeline: Pipeline) -> SourceEnd:
     if sink is None:
         raise OptionError(f'{pipeline.file}: it has no dead letters: set mode = "dead_letter" in [errors].')
     kind = systems.SOURCES.get("file_system" if sink.type in FILES else sink.type)
-    if kind is None or kind.options is None:
+    if kind is None or kind.options is None or (sink.type in FILES and sink.type != "parquet"):
         raise OptionError(f"{pipeline.file}: dead letters in '{sink.type}' cannot be read back.")
     options = _read_options(sink, kind)
     file_format = sink.type if sink.type in FILES else None
@@ -76,12 +75,21 @@ def again(pipeline: Pipeline) -> Pipeline:
     """The pipeline with its dead letters in place of its source. It has a checkpoint of its own: each letter is sent
     through once, and what fails again becomes a new dead letter.
     """
-    source = replace(source_of(pipeline), schema=pipeline.source.schema)
+    letters = source_of(pipeline)
     once = model.Trigger(available_now=True)
     return replace(
         pipeline, key=f"{pipeline.key}-dead-letters", location=f"{pipeline.location}.dead-letters", trigger=once,
-        source=replace(pipeline.source, options=source.options), checkpoint=model.CheckpointTable(),
+        source=replace(pipeline.source, options=letters.options, kind=letters.kind), checkpoint=model.CheckpointTable(),
     )  # fmt: skip
+
+
+def _schema(spark: "SparkSession", path: str) -> "StructType":
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.parquet(path).schema
+    except AnalysisException:
+        raise OptionError(f"'{path}' has no dead letters yet.") from None
 
 
 def records(spark: "SparkSession", pipeline: Pipeline, of_source: "StructType") -> "DataFrame":
@@ -94,7 +102,7 @@ def records(spark: "SparkSession", pipeline: Pipeline, of_source: "StructType") 
     source = source_of(pipeline)
     reader = spark.readStream.options(**source.options)
     if source.file_format is not None:
-        schema = spark.read.parquet(source.options["path"]).schema
+        schema = _schema(spark, source.options["path"])
         stored = reader.format(source.file_format).schema(schema).load()
         told = {name: f.col(name).cast("string") for name in (*DEAD_HEADERS, "meta")}
         kept = f.col("headers")
@@ -120,4 +128,5 @@ def records(spark: "SparkSession", pipeline: Pipeline, of_source: "StructType") 
         else:
             column = meta[field.name]
         fields.append(column.alias(field.name))
-    return stored.select(value.alias("value"), f.struct(*fields).alias(META))
+    of_this = stored.where(told["pipeline"].isin(pipeline.key, again(pipeline).key))  # others may use the same place
+    return of_this.select(value.alias("value"), f.struct(*fields).alias(META))

@@ -27,9 +27,9 @@ def ends(file: Sections) -> tuple[Any, list[tuple[Place, Any]]]:
             (("streams", i), {"type": "iggy", **each} if isinstance(each, dict) else each)
             for i, each in enumerate(streams if isinstance(streams, list) else [streams])
         ]
-        if source is not None and sinks is None:
+        if source is not None and sinks is None and as_ends:
             return source, as_ends
-        if source is None and len(as_ends) == 1:
+        if source is None and len(as_ends) == 1 and listed:
             return as_ends[0][1], listed
         file.problem(("streams",), "[[streams]] are Iggy's, in place of [source] or [[sinks]]: leave one of them out.")
     if source is None:

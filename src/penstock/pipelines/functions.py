@@ -36,23 +36,28 @@ def function(name: str, folder: Path) -> Callable[..., Any]:
         raise OptionError(
             f"the module '{module}' cannot be imported: {error}. It is looked for in {folder} too."
         ) from None
+    except Exception as error:
+        raise OptionError(
+            f"the module '{module}' fails when it is imported: {type(error).__name__}: {error}."
+        ) from error
     beside, place = folder.joinpath(*module.split(".")).with_suffix(".py"), getattr(home, "__file__", None)
     if beside.exists() and not (place and beside.samefile(place)):
         raise OptionError(
             f"the name '{module}' is taken by {place or 'a module of Python itself'}: call {beside} otherwise."
         )
-    found = getattr(home, attribute, None)
+    callee = getattr(home, attribute, None)
     _travel_by_value(folder)
-    if not callable(found):
+    if not callable(callee):
         raise OptionError(f"the module '{module}' has no function '{attribute}'.")
-    return found  # type: ignore[no-any-return] # it is the user's
+    return callee  # type: ignore[no-any-return] # it is the user's
 
 
 def _travel_by_value(folder: Path) -> None:
     """Let functions of modules in `folder` go to Spark's Python processes as they are: those do not look there."""
     from pyspark import cloudpickle
 
+    installed = [Path(place).resolve() for place in (sys.prefix, sys.base_prefix)]  # may lie below the folder
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and folder in Path(file).parents and "site-packages" not in Path(file).parts:
+        parents = Path(file).resolve().parents if (file := getattr(module, "__file__", None)) else ()
+        if folder in parents and not any(place in parents for place in installed):
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # pyspark does not type it

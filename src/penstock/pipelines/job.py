@@ -13,36 +13,42 @@ from penstock.codecs import ERROR
 from penstock.errors import OptionError, PenstockError
 from penstock.pipelines import rows as steps
 from penstock.pipelines.functions import imported
-from penstock.pipelines.pipeline import Pipeline, SinkEnd
+from penstock.pipelines.pipeline import FILES, Pipeline, SinkEnd
 from penstock.pipelines.transforms import apply
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-FILES = ("parquet", "orc", "json", "csv", "text")
-LIST, BY_BATCH = "_spark_metadata", "batch_id="  # where files of a lone sink are listed; folders of one among several
+LIST, BY_BATCH = "_spark_metadata", "query_id="  # where files of a lone sink are listed; folders of one among several
 OBSERVED = "penstock"  # the figures of a pipeline in Spark's progress events
 SINKS = "penstock.sinks"  # a file of the checkpoint: several sinks, each with the first batch that it was written
 
 
 def as_begun(pipeline: Pipeline) -> Pipeline:
-    """The pipeline as its checkpoint needs it: who began with several sinks goes on that way. An error where it began
-    with one, now has several, and a batch is half done: the one sink would not know its rows again.
+    """The pipeline as its checkpoint needs it: who began with several sinks goes on that way."""
+    names = set(folder(pipeline.location).names())
+    has_batches = bool({"metadata", "offsets"} & names) and Log(pipeline.location).last_planned is not None
+    return replace(pipeline, had_several=SINKS in names and has_batches)
+
+
+def _begin_by_batch(pipeline: Pipeline) -> None:
+    """Note in the checkpoint that sinks are written by batch, before the first one is planned. An error where a lone
+    sink was written by Spark itself until now, and a batch is half done: the sink would not know its rows again.
     """
-    try:
+    checkpoint = folder(pipeline.location)
+    names = set(checkpoint.names())
+    if {"metadata", "offsets"} & names and SINKS not in names:
         log = Log(pipeline.location)
-    except OptionError:
-        return pipeline  # it begins now
-    if SINKS in log.folder.names():
-        return replace(pipeline, had_several=True)
-    number = log.last_planned
-    if pipeline.is_one_write or number is None or log.is_committed(number):
-        return pipeline
-    raise OptionError(
-        f"{pipeline.key} was begun with one sink, and its batch {number} is not finished: written as one of several, "
-        "its rows would be doubled. Run it once as it was, until that batch is done, and then change it."
-    )
+        number = log.last_planned
+        if number is not None and not log.is_committed(number):
+            raise OptionError(
+                f"{pipeline.key} was begun with one sink that Spark wrote itself, and its batch {number} is not "
+                "finished: written by batch, as several sinks and sorted rows are, its rows would be doubled. Run it "
+                "once as it was, until that batch is done, and then change it."
+            )
+    if SINKS not in names:
+        checkpoint.write(SINKS, b"{}")
 
 
 def start(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None" = None) -> "StreamingQuery":
@@ -57,11 +63,10 @@ def start(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None"
     elif trigger.processing_time is not None:
         writer = writer.trigger(processingTime=f"{round(trigger.processing_time * 1000)} milliseconds")
     if planned.is_by_batch:
-        checkpoint = folder(pipeline.location)
-        if SINKS not in checkpoint.names():
-            checkpoint.write(SINKS, b"{}")  # a first batch that is cut off must be told from one of a lone sink
+        _begin_by_batch(pipeline)
         complete = replace(pipeline, transforms=imported(pipeline.transforms, pipeline.file))
         return writer.foreachBatch(batch_writer(complete, planned.is_decoded_only, planned.is_mixed)).start()
+    folder(pipeline.location).remove(SINKS)  # of a start with several sinks that Spark refused
     (sink,) = pipeline.sinks
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
@@ -137,8 +142,9 @@ class batch_writer:  # noqa: N801 - used as the function that it is
 
     def __call__(self, batch: "DataFrame", number: int) -> None:
         """Write a batch. Sinks that know a batch again by its number are not written twice when it is run again."""
-        if self.is_mixed or self.pipeline.needs_order:
-            batch = steps.ordered(batch, is_mixed=self.is_mixed, is_placed=not self.pipeline.needs_order)
+        needs_order, is_known = self.pipeline.needs_order, self.pipeline.source.kind.options is not None
+        if self.is_mixed or needs_order:
+            batch = steps.ordered(batch, by_content=self.is_mixed or not is_known, is_placed=not needs_order)
         batch.persist()
         try:
             log, parts = Log(self.pipeline.location), self._parts(batch)
@@ -148,7 +154,7 @@ class batch_writer:  # noqa: N801 - used as the function that it is
             for sink, part in parts:
                 first = since[sink.name]
                 name = f"{log.query_id}-{sink.name}" + (f"-{first}" if first else "")
-                write(part, sink, name, number, number - first)
+                write(part, sink, name, log.query_id, number, number - first)
         finally:
             batch.unpersist()
 
@@ -195,9 +201,9 @@ def _goes_to(rows: "DataFrame", name: str, pipeline: Pipeline) -> "DataFrame":
     )
 
 
-def write(rows: "DataFrame", sink: SinkEnd, name: str, batch: int, version: int | None = None) -> None:
-    """Write the rows of a batch to a sink. `name` and `version` tell the write from all others; the version is the
-    number of the batch where none is given.
+def write(rows: "DataFrame", sink: SinkEnd, name: str, query: str, batch: int, version: int) -> None:
+    """Write the rows of a batch to a sink. `name` and `version` tell the write from all others of this sink; files lie
+    in a folder of their `query` and `batch`.
     """
     if sink.type == "console":
         print(f"-------- {sink.name}, batch {batch}")
@@ -208,10 +214,12 @@ def write(rows: "DataFrame", sink: SinkEnd, name: str, batch: int, version: int 
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     if sink.type in FILES:
-        # A folder for each batch: one that is written again takes the place of what an earlier try left.
-        writer, options["path"] = writer.mode("overwrite"), f"{options['path']}/{BY_BATCH}{batch}"
+        # A folder for each batch: one that is written again takes the place of what an earlier try left. One of another
+        # query, such as a replay of dead letters, must not.
+        place = f"{options['path']}/{BY_BATCH}{query.partition('-')[0]}/batch_id={batch}"
+        writer, options["path"] = writer.mode("overwrite"), place
     elif sink.kind.txn and options.get("delivery") != "at_least_once":
-        options |= {"txnAppId": name, "txnVersion": batch if version is None else version}
+        options |= {"txnAppId": name, "txnVersion": version}
     elif sink.type == "noop":
         writer = writer.mode("overwrite")
     writer.options(**options).save()

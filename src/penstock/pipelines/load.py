@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from penstock.kit import templates
 from penstock.pipelines import model
 from penstock.pipelines.documents import FileError, Place, Problem, read
 from penstock.pipelines.ends import ends, sink, source
@@ -70,14 +71,15 @@ def _pipeline(file: Sections) -> Pipeline:
     routing = file.table(model.Routing, "routing")
     raw_source, raw_sinks = ends(file)
     source_table, source_end = source(file, raw_source)
-    sinks = [end for place, raw in raw_sinks if (end := sink(file, place, raw)) is not None]
+    placed = [(place, end) for place, raw in raw_sinks if (end := sink(file, place, raw)) is not None]
+    sinks = [end for _, end in placed]
     transforms = _transforms(file)
     if source_table is not None and errors is not None and trigger is not None:
         errors, trigger = _shorthands(file, source_table, errors, trigger)
     dead_letters = _dead_letters(file, errors)
-    expressions = _routing(file, routing, sinks)
+    expressions = _routing(file, routing, placed, dead_letters, is_whole=len(placed) == len(raw_sinks))
     if source_end is not None and not transforms:
-        for place, each in zip((place for place, _ in raw_sinks), sinks, strict=False):
+        for place, each in placed:
             _check_place(file, place, each, source_end, expressions)
     sinks = [_without_own_ids(each) if "id" in expressions else each for each in sinks]
     key = (
@@ -154,11 +156,15 @@ def _dead_letters(file: Sections, errors: model.Errors | None) -> SinkEnd | None
     if errors.sink is None:
         file.problem(("errors",), "mode is 'dead_letter', and there is no 'sink' for dead letters: add [errors.sink].")
         return None
-    return sink(
-        file,
-        ("errors", "sink"),
-        {"name": "dead-letters", **errors.sink} if isinstance(errors.sink, dict) else errors.sink,
-    )
+    place: Place = ("errors", "sink")
+    end = sink(file, place, {"name": "dead-letters", **errors.sink} if isinstance(errors.sink, dict) else errors.sink)
+    if end is not None and end.kind.place is not None and end.messages:
+        target = end.options.get(end.kind.place)
+        if target is None:
+            file.problem(place, f"the sink for dead letters does not say where they go: set '{end.kind.place}'.")
+        elif templates.columns(target):
+            file.problem(place, f"'{end.kind.place}' of dead letters is one name, without columns in braces.")
+    return end
 
 
 def _shorthands(
@@ -209,19 +215,27 @@ def _without_own_ids(sink: SinkEnd) -> SinkEnd:
     return replace(sink, options={**sink.options, "delivery": "at_least_once"})
 
 
-def _routing(file: Sections, routing: model.Routing | None, sinks: Sequence[SinkEnd]) -> dict[str, str]:
-    """The expressions, by the column that they fill. Each must be of use to a sink."""
-    names = [each.name for each in sinks]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            file.problem(("sinks", i), f"two sinks are called '{name}': give each a 'name' of its own.")
+def _routing(
+    file: Sections,
+    routing: model.Routing | None,
+    sinks: Sequence[tuple[Place, SinkEnd]],
+    dead_letters: SinkEnd | None,
+    *,
+    is_whole: bool,
+) -> dict[str, str]:
+    """The expressions, by the column that they fill. Each must be of use to a sink. `is_whole`: no sink was refused."""
+    names = {dead_letters.name} if dead_letters is not None else set()
+    for place, each in sinks:
+        if each.name in names:
+            file.problem(place, f"two sinks are called '{each.name}': give each a 'name' of its own.")
+        names.add(each.name)
     if routing is None:
         return {}
     expressions = dict(routing.model_extra or {})
-    takes = sorted({column for each in sinks for column in each.kind.takes})
+    takes = sorted({column for _, each in sinks for column in each.kind.takes})
     for key, value in expressions.items():
         if not isinstance(value, str):
             file.problem(("routing", key), f"'{key}' must be an SQL expression, as text.")
-        elif key not in takes:
+        elif key not in takes and is_whole:
             file.problem(("routing", key), f"no sink here takes a column '{key}'. {nearest(key, ['sink', *takes])}")
     return expressions | ({"sink": routing.sink} if routing.sink is not None else {})

@@ -9,6 +9,8 @@ from penstock.kit.contract import Guarantee
 from penstock.pipelines import model
 from penstock.pipelines.systems import SinkKind, SourceKind
 
+FILES = ("parquet", "orc", "json", "csv", "text")
+
 
 @dataclass(frozen=True)
 class End:
@@ -105,10 +107,10 @@ class Pipeline:
 
     @property
     def needs_order(self) -> bool:
-        """Whether rows must be put into an order before they are written. When a batch is run again, Spark's Kafka
-        source may give its partitions to other tasks, and a sink that knows rows by their task would not know them.
+        """Whether rows must be put into an order before they are written. When a batch is run again, sources of Spark
+        may give partitions and files to other tasks, and a sink that knows rows by their task would not know them.
         """
-        return self.source.type == "kafka" and self.is_remembered
+        return not self.source.kind.ours and self.is_remembered
 
     @property
     def is_remembered(self) -> bool:
@@ -119,6 +121,8 @@ class Pipeline:
         """What holds from the source to every sink, in a sentence."""
         if self.source.is_shared:
             return "at least once: the consumer delivers again what was not acknowledged"
+        if self.source.kind.options is None:
+            return f"whatever '{self.source.type}' promises: whether it can be read again is not known here"
         if self.source.replayable is Guarantee.NO:
             return "at most once: the source cannot be read again, so what is not yet written when a run ends is lost"
         weaker = [(sink, self._once(sink)) for sink in self._all_sinks() if self._once(sink) is not Guarantee.YES]
@@ -136,9 +140,5 @@ class Pipeline:
 
     def _once(self, sink: SinkEnd) -> Guarantee:
         """A sink beside others is written by batch. Only some know a batch again."""
-        is_known_again = self.is_one_write or sink.kind.txn or sink.kind.options is None or _is_files(sink)
+        is_known_again = self.is_one_write or sink.kind.txn or sink.kind.options is None or sink.type in FILES
         return sink.exactly_once if is_known_again else Guarantee.NO
-
-
-def _is_files(sink: SinkEnd) -> bool:
-    return sink.type in ("parquet", "orc", "json", "csv", "text")

@@ -9,8 +9,8 @@ from penstock.checkpoints.log import Log
 from penstock.checkpoints.rewind import SinkMemory, rewind
 from penstock.errors import OptionError
 from penstock.kit.contract import Guarantee
-from penstock.pipelines.job import FILES, SINKS
-from penstock.pipelines.pipeline import Pipeline
+from penstock.pipelines.job import SINKS
+from penstock.pipelines.pipeline import FILES, Pipeline
 
 RESTORED = "penstock.restored"  # what was restored already
 
@@ -18,15 +18,16 @@ RESTORED = "penstock.restored"  # what was restored already
 def memories(pipeline: Pipeline) -> list[SinkMemory]:
     """What each sink does with rows that are written again."""
     is_one_write = pipeline.is_one_write and SINKS not in storage.folder(pipeline.location).names()
-    found = []
+    listed = []
     for sink in (*pipeline.sinks, *([pipeline.dead_letters] if pipeline.dead_letters else [])):
-        if sink.exactly_once is not Guarantee.NO and (sink.kind.ours or sink.kind.txn):
-            found.append(SinkMemory(sink.name, "remembers"))
+        is_by_epoch = is_one_write and sink.type == "iceberg"  # which leaves out what it has of a query
+        if sink.exactly_once is not Guarantee.NO and (sink.kind.ours or sink.kind.txn or is_by_epoch):
+            listed.append(SinkMemory(sink.name, "remembers"))
         elif sink.type in FILES and is_one_write:
-            found.append(SinkMemory(sink.name, "skips-files"))
+            listed.append(SinkMemory(sink.name, "skips-files"))
         else:
-            found.append(SinkMemory(sink.name, "again"))
-    return found
+            listed.append(SinkMemory(sink.name, "again"))
+    return listed
 
 
 def restore(pipeline: Pipeline) -> str | None:
@@ -39,13 +40,14 @@ def restore(pipeline: Pipeline) -> str | None:
     said = []
     if wanted.restore_from_checkpoint is not None and done.get("checkpoint") != wanted.restore_from_checkpoint:
         source = Log(wanted.restore_from_checkpoint).folder
-        if {"metadata", "offsets"} & set(folder.names()):
+        if "metadata" in folder.names():
             raise OptionError(
                 f"restore_from_checkpoint is '{wanted.restore_from_checkpoint}', but '{pipeline.location}' holds a "
                 "checkpoint already. Leave the key out to go on from there, or name another location."
             )
         names = [name for name in source.files() if name == SINKS or not name.startswith("penstock.")]
-        source.copy(folder, names)
+        source.copy(folder, [name for name in names if name != "metadata"])
+        source.copy(folder, ["metadata"])  # last: a copy that was cut off has none, and is made again
         done["checkpoint"] = wanted.restore_from_checkpoint
         said.append(f"begins with a copy of the checkpoint '{wanted.restore_from_checkpoint}'")
     if wanted.restore_from_batch is not None and done.get("batch") != wanted.restore_from_batch:

@@ -27,6 +27,8 @@ _TASKS = 8  # of a batch that is put into an order; another number would give ro
 _MOST_FIELDS = "spark.sql.debug.maxToStringFields"  # the rest of a long operator is not shown
 # Functions of SQL that ask what time it is.
 _TIME = re.compile(r"\b(?:current_timestamp|current_date|current_time|localtimestamp|now)\(")
+# A query inside of an expression, which becomes a join.
+_SUBQUERY = re.compile(r"\b(?:list|exists|scalar-subquery|lateral-subquery)#\d")
 # How many characters of an error a dead letter has; and bytes that a header of Iggy has room for, with one to spare
 # for a letter that is cut.
 _MOST_ERROR, _MOST_HEADER = 250, 250
@@ -174,20 +176,22 @@ def dead_rows(letters: "DataFrame", sink: SinkEnd) -> "DataFrame":
     return letters.select(f.expr(value).alias("value"), f.expr(headers).alias("headers"))
 
 
-def ordered(rows: "DataFrame", *, is_mixed: bool = False, is_placed: bool = False) -> "DataFrame":
+def ordered(rows: "DataFrame", *, by_content: bool = False, is_placed: bool = False) -> "DataFrame":
     """The rows of a batch in an order that is the same each time. A partition of the source is always in the task of
-    the same number, and in order there. Where it is not known what a row came from, or Spark has mixed them, rows
-    are in the order of a checksum. `is_placed`: they are in the same tasks each time.
+    the same number, and in order there. Where it is not known what a row came from (`by_content`), rows are in the
+    order of a checksum. `is_placed`: they are in the same tasks each time.
     """
     from pyspark.sql import functions as f
 
     at = f"{META}.origin"
-    if is_mixed or META not in rows.columns:
+    if by_content or META not in rows.columns:
         content = f.to_json(f.struct(*(f.col(f"`{name}`") for name in rows.columns)), TIMES)
         tasks = rows if is_placed else rows.repartition(_TASKS, content)
         return tasks.sortWithinPartitions(f.xxhash64(content), content)
+    # Lines of a file have no position. They come in its order, and a sort leaves those alone that are equal to it.
+    position = f"{META}._file.file_block_start" if _has(rows, "_file") else f"CAST({at}.position AS BIGINT)"
     numbered = rows.repartition(_TASKS, f"{at}.stream", f"{at}.partition")
-    return numbered.sortWithinPartitions(f"{at}.stream", f"{at}.partition", f.expr(f"CAST({at}.position AS BIGINT)"))
+    return numbered.sortWithinPartitions(f"{at}.stream", f"{at}.partition", f.expr(position))
 
 
 def _one_line(text: str, sink: SinkEnd) -> str:
@@ -208,8 +212,9 @@ def is_row_wise(rows: "DataFrame", origin: "DataFrame") -> bool:
 
 def is_mixed(rows: "DataFrame") -> bool:
     """Whether rows may come from several records, or in any order: a window, a join, a repartition."""
-    names = re.findall(r"^[\s:+|~-]*([A-Z]\w*)", _analyzed(rows), re.MULTILINE)  # ~ before what is streaming
-    return not names or any(name not in _ROW_WISE for name in names)
+    plan = _analyzed(rows)
+    names = re.findall(r"^[\s:+|~-]*([A-Z]\w*)", plan, re.MULTILINE)  # ~ before what is streaming
+    return not names or any(name not in _ROW_WISE for name in names) or bool(_SUBQUERY.search(plan))
 
 
 def _analyzed(rows: "DataFrame") -> str:

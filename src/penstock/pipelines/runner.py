@@ -3,7 +3,6 @@ Spark's queries; no servers, no files.
 """
 
 import contextlib
-import logging
 import re
 import signal
 import threading
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-log = logging.getLogger("penstock")
 LOOK_EVERY = 0.2
 STOP_EVERY = 0.01  # quicker than Spark plans the next batch
 STOP_WITHIN = 60.0
+TAKEN_OVER = "another run has taken over its checkpoint"
 
 
 class State(StrEnum):
@@ -132,7 +131,7 @@ class Runner:
         problem = each.query.exception()
         each.query = None
         if each.is_lost:
-            self._failed(each, "another run has taken over its checkpoint", for_good=True)
+            self._failed(each, TAKEN_OVER, for_good=True)
         elif problem is not None:
             self._failed(each, sentence(problem))
         else:
@@ -151,6 +150,9 @@ class Runner:
 
     def _start(self, each: Running) -> None:
         pipeline = each.pipeline
+        if each.is_lost:
+            self._failed(each, TAKEN_OVER, for_good=True)
+            return
         each.state, each.began = State.STARTING, time.monotonic()
         try:
             each.query = (self.start or job.start)(self.spark, pipeline)

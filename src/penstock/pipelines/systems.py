@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock.connectors import FORMATS, connector
+from penstock.connectors import connector
 from penstock.errors import OptionError
 from penstock.kit.contract import Guarantee
 from penstock.options import Bytes, Count, Csv, Options, Seconds, option
@@ -102,7 +102,7 @@ class SourceKind:
     batch_size: str | None = None
     parallelism: str | None = None
     replayable: Guarantee = Guarantee.YES
-    messages: bool = True  # rows have a column `value` with the bytes of a record
+    ours: bool = False
     # SQL over the columns of the source: what the shard is called, and the position in it.
     partition: str = "CAST(NULL AS STRING)"
     position: str = "CAST(NULL AS STRING)"
@@ -183,7 +183,7 @@ def _source(name: str, names: str, **more: Any) -> SourceKind:
     given: dict[str, Any] = {"identifier": _one(names), "start": _start_by_name(names), **_STREAM, **more}
     return SourceKind(
         name, cls.options_type, batch_size="maxRecordsPerTrigger", parallelism="minPartitions",
-        replayable=cls.replayable, **given,
+        replayable=cls.replayable, ours=True, **given,
     )  # fmt: skip
 
 
@@ -210,8 +210,7 @@ def _sources() -> dict[str, SourceKind]:
                             columns=("topic",), renamed=KAFKA),
         "file_system": SourceKind("text", FileReadOptions, _one("path"), None, "maxFilesPerTrigger",
                                   stream="_file.file_path", partition="_file.file_path"),
-        "rate": SourceKind("rate", RateOptions, None, None, None, "numPartitions",
-                           messages=False, position="string(value)"),
+        "rate": SourceKind("rate", RateOptions, None, None, None, "numPartitions", position="string(value)"),
     }  # fmt: skip
 
 
@@ -244,9 +243,7 @@ NOT_YET = {"kinesis": "'kinesis' comes with the next version of Penstock"}
 
 def custom_source(format: str) -> SourceKind:
     """Any other format of Spark. What it promises is not known."""
-    if format in SOURCES and format in FORMATS:
-        return SOURCES[format]
-    return SourceKind(format, None, _one("path"), messages=False)
+    return SOURCES[format] if format in SOURCES else SourceKind(format, None, _one("path"))
 
 
 def custom_sink(format: str) -> SinkKind:

@@ -33,9 +33,11 @@ def apply(df: "DataFrame", transforms: tuple[Transform, ...], file: Path) -> "Da
         except OptionError as error:
             raise OptionError(f"{file}:{transform.line}: {transform.kind}: {error}") from None
         except Exception as error:
-            if not type(error).__module__.startswith("pyspark"):
+            is_sparks = type(error).__module__.startswith("pyspark")
+            if not is_sparks and not isinstance(transform.config, model.PythonFunction):
                 raise
-            text = str(error).strip().splitlines()[0]
+            text = (str(error).strip().splitlines() or [""])[0]
+            text = text if is_sparks else f"{type(error).__name__}: {text}"
             raise OptionError(f"{file}:{transform.line}: {transform.kind}: {text}") from error
     return df
 

@@ -46,7 +46,7 @@ def _try(spark: "SparkSession", pipeline: Pipeline) -> str:
         rows = steps.shaped(transformed, sink, pipeline)
         _reach(rows, sink)
         if reads:
-            count = rows.count() if sink is pipeline.sinks[0] else count
+            count = len(rows.collect()) if sink is pipeline.sinks[0] else count  # a count would not transform
     if pipeline.dead_letters is not None and ERROR in decoded.columns:
         _reach(steps.dead_rows(steps.dead(decoded, pipeline), pipeline.dead_letters), pipeline.dead_letters)
     if not reads:
