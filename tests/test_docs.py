@@ -30,7 +30,7 @@ from s2_servers import S2Admin
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Their first block is a whole program, with a server of its own, and the next one is what it prints.
-PROGRAMS = [ROOT / "README.md", ROOT / "docs" / "whole-job.md"]
+PROGRAMS = [ROOT / "README.md", ROOT / "docs" / "schemas.md", ROOT / "docs" / "whole-job.md"]
 # The files of its project are run in tests/spark/test_declarative.py.
 PROJECTS = [DECLARATIVE]
 PIPELINES = ROOT / "docs" / "pipelines.md"

@@ -1,9 +1,12 @@
 """Bytes as columns: what is decoded, and what is said of bytes that cannot be."""
 
 import pytest
+from google.protobuf import descriptor_pb2
 from pyspark.sql import SparkSession
 
 from penstock import codecs
+from penstock.codecs.avro_types import of_columns
+from penstock.spark.schema import arrow_schema
 
 SCHEMA = "id BIGINT, s STRING"
 WRONG = f"of the schema ({SCHEMA}): "
@@ -72,3 +75,41 @@ def test_other_columns_stay_and_rows_become_the_same_bytes_again(spark: SparkSes
     assert decoded.columns == ["key", "id", "s", "_error"]
     encoded = codecs.encode(decoded, "json", columns=["id", "s"], keep=["key"]).collect()
     assert [tuple(row) for row in encoded] == [('{"id":1,"s":"a"}', "k"), ("{}", "n")]
+
+
+def test_rows_of_every_kind_of_column_come_back_through_avro(spark: SparkSession) -> None:
+    rows = spark.range(20).selectExpr(
+        "id", "if(id % 3 = 0, NULL, string(id)) AS s", "id / 3 AS d", "array(id, NULL) AS a", "map('k', int(id)) AS m",
+        "named_struct('x', id, 'y', date'2026-01-01') AS r", "timestamp_micros(id) AS t", "decimal(id) / 7 AS n",
+        "cast(s AS BINARY) AS b",
+    )  # fmt: skip
+    encoded = codecs.encode(rows, "avro", columns=rows.columns, keep=["id"])
+    schema = of_columns(arrow_schema(rows.schema), "Row")
+    back = codecs.decode(encoded.withColumnRenamed("id", "number"), "avro", schema=schema)
+    assert back.columns == ["number", *rows.columns, "_error"]
+    assert back.where("_error IS NOT NULL").count() == 0
+    assert sorted(back.select(*rows.columns).collect()) == sorted(rows.collect())
+
+
+def test_what_is_no_avro_has_an_error_in_its_row_alone(spark: SparkSession) -> None:
+    schema = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+    rows = spark.createDataFrame([(1, b"\x02"), (2, b"\xff"), (3, None)], "n INT, value BINARY")
+    found = codecs.decode(rows, "avro", schema=schema).sort("n").collect()
+    assert [(row.n, row.id, row._error) for row in found] == [
+        (1, 1, None), (2, None, "is not Avro of the schema: it breaks off"), (3, None, None),
+    ]  # fmt: skip
+
+
+def test_a_message_of_protobuf_becomes_columns(spark: SparkSession) -> None:
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="shop.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Order")
+    message.field.add(name="id", number=1, type=3, label=1)
+    message.field.add(name="tags", number=2, type=9, label=3)
+    rows = spark.createDataFrame([(b"\x08\x07\x12\x01a\x12\x01b",), (b"\x0a",)], "value BINARY")
+    decoded = codecs.decode(rows, "protobuf", descriptors=files.SerializeToString(), message="shop.Order")
+    assert decoded.dtypes == [("id", "bigint"), ("tags", "array<string>"), ("_error", "string")]
+    assert [(row.id, row.tags, row._error) for row in decoded.collect()] == [
+        (7, ["a", "b"], None),
+        (None, None, "is no message 'shop.Order': it has a field 'id' of another type than its message says"),
+    ]

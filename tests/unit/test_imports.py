@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tables": {"errors", "arrow", "kit", "spark.needed"},
     "spark": {"errors", "arrow", "options", "planning", "kit"},
     "connectors": {"errors", "arrow", "options", "planning", "kit", "tables", "clients", "spark.connector"},
-    "codecs": {"errors"},
+    "codecs": {"errors", "arrow", "kit", "spark.schema"},
     "checkpoints": {"errors", "planning"},
     "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints"},
 }
@@ -45,6 +45,7 @@ IS_SPARKS_OWN = {
 MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock",
     "penstock.codecs",
+    "penstock.codecs.columnar",
     "penstock.pipelines.application",
     "penstock.pipelines.dead_letters",
     "penstock.pipelines.functions",
@@ -58,7 +59,7 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock.spark.session",
 }
 MAY_OPEN_SOCKETS = {
-    "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
+    "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http", "penstock.codecs.registry",
     "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",
     "penstock.testing.iggy_double", "penstock.testing.proxy",
 }  # fmt: skip

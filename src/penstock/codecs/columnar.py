@@ -1,0 +1,60 @@
+"""Formats that Spark does not read by itself, for DataFrames: bytes go to Python as a column of Arrow, and come back as
+columns. Knows Spark's functions; no format.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from penstock.arrow.ddl import sql
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ERROR = "_error"
+
+
+class Decoder(Protocol):
+    """Bytes to a struct of columns, with `_error` behind them. It travels to Spark's workers."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns, without `_error`."""
+
+    def __call__(self, values: pa.Array) -> pa.Array:
+        """One struct for each value."""
+
+
+def decoded(df: "DataFrame", decoder: Decoder, value: str) -> "DataFrame":
+    """`df` with the decoded columns and `_error` in place of the column `value`."""
+    from pyspark.sql import functions as f
+
+    columns = decoder.columns
+    kept = [name for name in df.columns if name not in (value, ERROR)]
+    for name in (ERROR, *kept):
+        if name in columns.names:
+            raise OptionError(f"the schema has a column '{name}', which is there already: call it otherwise.")
+    types = [f"`{each.name}`: {sql(each.type)}" for each in columns]
+    read = _udf(decoder, f"STRUCT<{', '.join([*types, f'{ERROR}: STRING'])}>")
+    others = [f.col(f"`{name}`") for name in kept]
+    rows = df.select(*others, read(f.col(f"`{value}`").cast("binary")).alias("__row"))
+    return rows.select(*others, *(f.col(f"__row.`{name}`").alias(name) for name in (*columns.names, ERROR)))
+
+
+def encoded(df: "DataFrame", encoder: Callable[[pa.Array], pa.Array], names: list[str]) -> "Column":
+    """The bytes of each row, made of some columns."""
+    from pyspark.sql import functions as f
+
+    value: Column = _udf(encoder, "BINARY")(f.struct(*(f.col(f"`{name}`") for name in names)))
+    return value
+
+
+def _udf(work: Callable[[pa.Array], pa.Array], type: str) -> Any:
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    def column(values: pa.Array) -> pa.Array:
+        return work(values)
+
+    return arrow_udf(column, type)  # type: ignore[call-overload] # its stub wants a kind, which the hints tell
