@@ -59,7 +59,8 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock.spark.session",
 }
 MAY_OPEN_SOCKETS = {
-    "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http", "penstock.codecs.registry",
+    "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
+    "penstock.codecs.registry",
     "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",
     "penstock.testing.iggy_double", "penstock.testing.proxy",
 }  # fmt: skip
