@@ -413,8 +413,40 @@ def test_sinks_come_and_go_on_one_checkpoint(
     assert bodies(nats, f"{stream}A") == [b"0", b"1", b"2", b"4"]
     assert bodies(nats, f"{stream}B") == [b"1", b"3", b"4"]
     (folder / ".penstock" / "copy" / "commits" / str(last)).unlink()
-    done(spark, file)
+    for text, said in (
+        (copying(nats.url, stream, "A", "B").replace('name = "A"', 'name = "C"'), "the sink 'A' may have rows of it"),
+        (copying(nats.url, stream, "B"), "the sink 'A' may have rows of it"),
+    ):
+        assert said in run(spark, written(folder, "copy", text)).error
+    done(spark, written(folder, "copy", copying(nats.url, stream, "A", "B")))
     assert [len(bodies(nats, f"{stream}{name}")) for name in "AB"] == [4, 3], "a batch that is run again is known"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("penstock.sinks", b"", "is damaged: it is empty"),
+        ("penstock.sinks", b"\0\xff{garb", "is damaged: it holds"),
+        ("penstock.restored", b"{garb", "penstock.restored of checkpoint"),
+        ("metadata", b"", "the file 'metadata' of checkpoint"),
+    ],
+)
+def test_a_damaged_file_of_a_checkpoint_is_told_and_no_row_is_doubled(
+    spark: SparkSession, nats: NatsServer, admin: Admin, stream: str, folder: Path, name: str, content: bytes, said: str
+) -> None:
+    for each in (stream, f"{stream}A", f"{stream}B"):
+        admin.create(each)
+    admin.numbers(stream, 3)
+    file = written(folder, "copy", copying(nats.url, stream, "A", "B"))
+    done(spark, file)
+    place = folder / ".penstock" / "copy"
+    (place / "commits" / str(batches(place)[0])).unlink()
+    (place / name).write_bytes(content)
+    (place / f".{name}.crc").unlink(missing_ok=True)
+    went = run(spark, file)
+    assert went.state is State.FAILED
+    assert said in went.error
+    assert len(bodies(nats, f"{stream}A")) == 3
 
 
 def test_one_sink_becomes_several_only_between_two_batches(
@@ -429,7 +461,7 @@ def test_one_sink_becomes_several_only_between_two_batches(
     (checkpoint / "commits" / str(last)).unlink()
     went = run(spark, written(folder, "copy", copying(nats.url, stream, "A", "B")))
     assert went.state is State.FAILED
-    assert went.error.startswith(f"copy was begun with one sink that Spark wrote itself, and its batch {last} is not")
+    assert went.error.startswith(f"batch {last} of copy is not finished, and Spark itself wrote its one sink")
     assert bodies(nats, f"{stream}B") == []
     done(spark, written(folder, "copy", copying(nats.url, stream, "A")))
     done(spark, written(folder, "copy", copying(nats.url, stream, "A", "B")))

@@ -222,6 +222,14 @@ def test_each_mistake_has_its_sentence(folder: Path, change: tuple[str, str], sa
         assert any(said in problem for problem in problems(folder, text)), problems(folder, text)
 
 
+def test_a_variable_that_is_not_set_hides_no_other_mistake(folder: Path) -> None:
+    text = WHOLE.replace("TEST_IGGY_PASSWORD", "TEST_UNSET").replace('identifier = "ORDERS"', 'identifer = "ORDERS"')
+    said = problems(folder, text)
+    assert any("'TEST_UNSET' is not set" in each for each in said)
+    assert any("unknown key 'identifer'. Did you mean 'identifier'?" in each for each in said)
+    assert not any("no password" in each for each in said), "that follows from the first"
+
+
 def test_streams_alone_are_no_pipeline(folder: Path) -> None:
     said = problems(folder, '[[streams]]\nidentifier = "a/b"\npassword = "x"\n')
     assert any("there is no [[sinks]]: where do rows go?" in each for each in said)

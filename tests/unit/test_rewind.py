@@ -340,7 +340,7 @@ def test_where_there_is_no_checkpoint_none_is_made(tmp_path: Path) -> None:
 
 def test_sinks_that_would_lose_rows_are_refused(folder: Path, tmp_path: Path) -> None:
     before = content(tmp_path)
-    with pytest.raises(OptionError, match=r"sink 'b' remembers .* new_query=True"):
+    with pytest.raises(OptionError, match=r"sink 'b' remembers .* --new-query"):
         rewind(str(folder), 1, sinks=[AGAIN, REMEMBERS])
     for new in (False, True):
         with pytest.raises(OptionError, match=r"sink 'c' is Spark's sink of files.*another path"):

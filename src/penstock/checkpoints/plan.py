@@ -152,7 +152,7 @@ def _refuse_sinks(sinks: Sequence[SinkMemory], new_query: bool) -> None:
         if sink.kind == "remembers" and not new_query:
             raise OptionError(
                 f"sink '{sink.name}' remembers the batches that this query wrote, and would skip or refuse them. "
-                "With new_query=True (--new-query) the query gets another id, and rows that it reads again are written "
+                "With --new-query the query gets another id, and rows that it reads again are written "
                 "as new ones."
             )
 

@@ -105,8 +105,18 @@ def rewind(
     if went.copy is None:
         say(f"nothing to do: it stands at the end of batch {went.kept}")
         return
-    removed = f"batches {went.removed[0]} to {went.removed[-1]} are removed, " if went.removed else ""
-    say(f"{removed}the next one is {went.next_batch}. What was before is in {went.copy}")
+    first, *rest = went.removed or (None,)
+    removed = (
+        ""
+        if first is None
+        else f"batches {first} to {rest[-1]} are removed, "
+        if rest
+        else f"batch {first} is removed, "
+    )
+    following = (
+        f"the query begins anew, with batch {went.next_batch}" if new_query else f"the next one is {went.next_batch}"
+    )
+    say(f"{removed}{following}. What was before is in {went.copy}")
     for source, offset in went.positions.items():
         say(f"source {source} stands at {_short(offset)}")
 

@@ -67,8 +67,10 @@ def convert(text: str, key: str) -> Converted:
     lines = [f"key = {_toml(key)}", "", "[source]", f"type = {_toml(kind)}"]
     if "source_identifier" in config:
         lines.append(f"identifier = {_toml(config['source_identifier'])}")
+    if kind == "file_system" and "parallelism" in config:
+        left_out.append("parallelism: Spark reads files with as many tasks as they need.")
     for name in _SAME:
-        if name in config:
+        if name in config and not (kind == "file_system" and name == "parallelism"):
             value = config[name]
             if name == "initial_offset" and isinstance(value, str) and value.isdigit():
                 value = {"0": int(value)}

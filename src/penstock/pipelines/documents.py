@@ -56,6 +56,7 @@ class Document:
     path: Path
     values: dict[str, Any]
     lines: Mapping[Place, int]
+    missing: tuple[Problem, ...] = ()  # variables that are not set, and files of secrets that cannot be read
 
     def line(self, place: Place) -> int:
         """The line of a value, or of the nearest table around it."""
@@ -71,7 +72,8 @@ class Document:
 
 def read(path: Path) -> Document:
     """The file, with `${VARIABLE}`, `{ env = "NAME" }` and `{ file = "PATH" }` replaced. Relative paths of secrets
-    begin where the file lies. A FileError where it cannot be read, or a variable or a file is missing.
+    begin where the file lies. A FileError where it cannot be read; variables and files that are missing are in its
+    `missing`.
     """
     try:
         text = path.read_bytes().decode()
@@ -92,9 +94,7 @@ def read(path: Path) -> Document:
     document = Document(path, values, dict(_lines(text)))
     problems: list[Problem] = []
     replaced = _replace(document, values, (), problems)
-    if problems:
-        raise FileError(problems)
-    return Document(path, replaced, document.lines)
+    return Document(path, replaced, document.lines, tuple(problems))
 
 
 def _replace(document: Document, value: Any, place: Place, problems: list[Problem]) -> Any:
@@ -108,7 +108,7 @@ def _replace(document: Document, value: Any, place: Place, problems: list[Proble
     if len(value) == 1 and isinstance(name := value.get("env"), str):
         if name not in os.environ:
             problems.append(document.problem(place, f"the environment variable '{name}' is not set."))
-        return Secret(os.environ.get(name, ""), env=name)
+        return Secret(os.environ.get(name, "unset"), env=name)
     if len(value) == 1 and isinstance(name := value.get("file"), str):
         path = document.path.parent / name
         try:
@@ -116,7 +116,7 @@ def _replace(document: Document, value: Any, place: Place, problems: list[Proble
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             problems.append(document.problem(place, f"the file '{name}' cannot be read: {why}."))
-            return Secret("", file=path)
+            return Secret("unset", file=path)
     return {key: _replace(document, item, (*place, key), problems) for key, item in value.items()}
 
 

@@ -26,29 +26,70 @@ SINKS = "penstock.sinks"  # a file of the checkpoint: several sinks, each with t
 
 
 def as_begun(pipeline: Pipeline) -> Pipeline:
-    """The pipeline as its checkpoint needs it: who began with several sinks goes on that way."""
+    """The pipeline as its checkpoint needs it: who began with several sinks goes on that way. An error where the
+    checkpoint is damaged.
+    """
     names = set(folder(pipeline.location).names())
-    has_batches = bool({"metadata", "offsets"} & names) and Log(pipeline.location).last_planned is not None
-    return replace(pipeline, had_several=SINKS in names and has_batches)
+    if not {"metadata", "offsets"} & names:
+        return pipeline
+    log = Log(pipeline.location)
+    _ = log.query_id  # says what is wrong where Spark would not
+    if log.last_planned is None:
+        return pipeline
+    log.entry(log.last_planned)
+    return replace(pipeline, had_several=SINKS in names)
 
 
 def _begin_by_batch(pipeline: Pipeline) -> None:
-    """Note in the checkpoint that sinks are written by batch, before the first one is planned. An error where a lone
-    sink was written by Spark itself until now, and a batch is half done: the sink would not know its rows again.
+    """Note in the checkpoint that sinks are written by batch, before the first one is planned. An error where a batch
+    is half done, and a sink would not know its rows again: Spark itself wrote it until now, or it has another name.
     """
     checkpoint = folder(pipeline.location)
     names = set(checkpoint.names())
-    if {"metadata", "offsets"} & names and SINKS not in names:
-        log = Log(pipeline.location)
-        number = log.last_planned
-        if number is not None and not log.is_committed(number):
-            raise OptionError(
-                f"{pipeline.key} was begun with one sink that Spark wrote itself, and its batch {number} is not "
-                "finished: written by batch, as several sinks and sorted rows are, its rows would be doubled. Run it "
-                "once as it was, until that batch is done, and then change it."
-            )
+    log = Log(pipeline.location) if {"metadata", "offsets"} & names else None
+    number = log.last_planned if log is not None else None
+    is_open = log is not None and number is not None and not log.is_committed(number)
+    way_out = f"Run it once as it was, until batch {number} is done, and then change it."
     if SINKS not in names:
-        checkpoint.write(SINKS, b"{}")
+        if is_open:
+            raise OptionError(
+                f"batch {number} of {pipeline.key} is not finished, and Spark itself wrote its one sink (or the file "
+                f"{SINKS} of its checkpoint was removed: put it back). Written by batch, as several sinks and sorted "
+                f"rows are, its rows would be doubled. {way_out}"
+            )
+        checkpoint.write(SINKS, json.dumps({"after": -1 if number is None else number}).encode())
+        return
+    known = _known(checkpoint)
+    if not is_open or log is None or number is None:
+        return
+    since = known.get("since", {}) if known.get("query") == log.query_id else {}
+    if not since and number > known.get("after", number) + 1:
+        raise OptionError(_damaged(checkpoint, f"it does not name the sinks of batch {number}, which is half done"))
+    letters = [pipeline.dead_letters.name] if pipeline.dead_letters is not None else []
+    if gone := [name for name in since if name not in {*letters, *(sink.name for sink in pipeline.sinks)}]:
+        raise OptionError(
+            f"batch {number} of {pipeline.key} is not finished, and the sink '{gone[0]}' may have rows of it. By "
+            f"another name they would be doubled, and without the sink they would be forgotten. {way_out}"
+        )
+
+
+def _known(checkpoint: Folder) -> dict[str, Any]:
+    """What the checkpoint tells of several sinks."""
+    content = checkpoint.read(SINKS)
+    try:
+        known = json.loads(content) if content is not None else {}
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):
+        raise OptionError(_damaged(checkpoint, f"it holds {content[:40]!r}" if content else "it is empty"))
+    return known
+
+
+def _damaged(checkpoint: Folder, why: str) -> str:
+    return (
+        f"the file {SINKS} of checkpoint '{checkpoint.location}' is damaged: {why}. Without it sinks do not know their "
+        "rows again. Put it back from a copy, or set the checkpoint back: penstock checkpoints rewind --new-query."
+    )
 
 
 def start(spark: "SparkSession", pipeline: Pipeline, records: "DataFrame | None" = None) -> "StreamingQuery":
@@ -180,7 +221,7 @@ def _since(checkpoint: Folder, query: str, sinks: list[str], batch: int) -> dict
     """The first batch of each sink. A sink that is new begins with this batch: it has no note of those before. So does
     one that was left out for a while.
     """
-    known = json.loads(checkpoint.read(SINKS) or b"{}")
+    known = _known(checkpoint)
     before = known.get("since", {}) if known.get("query") == query else {}
     since = {name: before.get(name, batch) for name in sinks}
     if since != before:

@@ -85,8 +85,16 @@ def _pipeline(file: Sections) -> Pipeline:
     key = (
         (top.key if top else None) or re.sub(r"[^A-Za-z0-9_-]", "-", file.document.path.stem).strip("-_") or "pipeline"
     )
-    if file.problems or not (top and checkpoint and trigger and restart and spark and errors and source_end):
-        raise FileError(file.problems)
+    if (
+        file.problems
+        or file.document.missing
+        or not (top and checkpoint and trigger and restart and spark and errors and source_end)
+    ):
+        unknown = {
+            problem.line for problem in file.document.missing
+        }  # what else is said of these lines follows from it
+        others = [problem for problem in file.problems if problem.line not in unknown]
+        raise FileError([*file.document.missing, *others])
     location = file.path(checkpoint.location or f".penstock/{key}")
     return Pipeline(
         key, top.name or key, file.document.path, top.enabled, source_end, tuple(transforms), expressions, tuple(sinks),

@@ -36,7 +36,13 @@ def restore(pipeline: Pipeline) -> str | None:
     """
     wanted = pipeline.checkpoint
     folder = storage.folder(pipeline.location)
-    done = json.loads(folder.read(RESTORED) or b"{}")
+    try:
+        done = json.loads(folder.read(RESTORED) or b"{}")
+    except ValueError:
+        raise OptionError(
+            f"the file {RESTORED} of checkpoint '{pipeline.location}' is damaged. It says what was restored already: "
+            "remove it if restore_from_checkpoint and restore_from_batch are not set."
+        ) from None
     said = []
     if wanted.restore_from_checkpoint is not None and done.get("checkpoint") != wanted.restore_from_checkpoint:
         source = Log(wanted.restore_from_checkpoint).folder

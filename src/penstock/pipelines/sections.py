@@ -109,6 +109,9 @@ class Sections:
         if declared in (systems.FileReadOptions,):
             passed |= {"path"}
         for key, text in declared.check(name, {k: v for k, v in own.items() if k not in passed})[1]:
+            close = difflib.get_close_matches(key.lower(), _KEYS, n=1) if text.startswith("unknown option") else []
+            if close and "Did you mean" not in text:
+                text = f"unknown key '{key}'. Did you mean '{close[0]}'?"
             self.problem((*place, *self._place_of(place, key)), text)
         if name == "kafka" and "bootstrapServers" not in own:
             self.problem(place, "kafka needs 'bootstrap_servers': where is the broker?")
@@ -127,6 +130,10 @@ class Sections:
     def path(self, text: str) -> str:
         """A path as Spark takes it: what is relative begins where the file lies. Addresses stay as they are."""
         return text if "://" in text or text.startswith("/") else str(self.document.path.resolve().parent / text)
+
+
+# Keys of [source] and [[sinks]] that are no options of a format.
+_KEYS = [*model.Source.model_fields, *model.Sink.model_fields]
 
 
 def nearest(given: str, names: Sequence[str]) -> str:

@@ -28,7 +28,8 @@ def tried(pipelines: Sequence[Pipeline], say: Callable[[str], None]) -> Iterator
             try:
                 yield f"{pipeline.key}: {_try(spark, pipeline)}"
             except Exception as problem:
-                problems.append(f"{pipeline.file}: {sentence(problem)}")
+                said = sentence(problem)
+                problems.append(said if said.startswith(str(pipeline.file)) else f"{pipeline.file}: {said}")
     finally:
         stop(spark)
     if problems:
