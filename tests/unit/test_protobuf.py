@@ -1,6 +1,5 @@
 """Messages of Protocol Buffers by columns, beside the package protobuf, message by message."""
 
-import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_avro import same
 
 from penstock.codecs.protobuf import Decoder, decoder
 from penstock.errors import OptionError
@@ -111,16 +111,6 @@ def expected(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
     if "at" in row:
         whole["at"] = datetime.fromtimestamp(row["at"], UTC).replace(microsecond=5)
     return whole
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return one == other or (math.isnan(one) and math.isnan(other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 @settings(max_examples=40, deadline=None)

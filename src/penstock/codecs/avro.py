@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.arrow.buffers import offsets, segments
+from penstock.arrow.buffers import join, offsets, segments
 from penstock.codecs.avro_read import Reader, TooLongError
 from penstock.codecs.avro_types import Avro, of_columns
 from penstock.codecs.avro_write import Writer
@@ -38,7 +37,7 @@ class Decoder:
     @property
     def columns(self) -> pa.Schema:
         """The columns, as they are read."""
-        return Avro.parse(*self.reader).arrow()
+        return _reader(self.reader, self.reader).columns
 
     def __call__(self, values: pa.Array) -> pa.Array:
         """A struct for each record: the columns and `_error`."""
@@ -109,11 +108,8 @@ class Encoder:
         """The bytes of each row of a struct."""
         arrays = [rows.field(n) for n in range(rows.type.num_fields)]
         batch = pa.record_batch(arrays, schema=pa.schema(list(rows.type)))
-        body = Writer(Avro.parse(self.schema), batch.schema).write(batch)
-        if self.id is None:
-            return body
-        frame = pa.scalar(b"\0" + self.id.to_bytes(4, "big"), pa.binary())
-        return pc.binary_join_element_wise(pa.repeat(frame, len(body)), body, pa.scalar(b"", pa.binary()))
+        body = _writer(self.schema, batch.schema).write(batch)
+        return body if self.id is None else join(b"\0" + self.id.to_bytes(4, "big"), body)
 
 
 def decoder(
@@ -176,6 +172,15 @@ def _reader(written: Text, wanted: Text) -> Reader:
     if (written, wanted) not in readers:
         readers[written, wanted] = Reader(Avro.parse(*written), Avro.parse(*wanted))
     return readers[written, wanted]
+
+
+def _writer(schema: str, columns: pa.Schema) -> Writer:
+    """Made once in a process for a schema and the columns that it is given."""
+    writers = shared("avro_writers", dict[tuple[str, str], Writer])
+    key = (schema, str(columns))
+    if key not in writers:
+        writers[key] = Writer(Avro.parse(schema), columns)
+    return writers[key]
 
 
 def _read(written: Text, wanted: Text, values: pa.Array) -> tuple[pa.RecordBatch, dict[int, str]]:

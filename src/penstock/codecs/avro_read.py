@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.arrow.buffers import lengths as byte_lengths
 from penstock.codecs.avro_types import PRIMITIVES, Avro, Schema, decimal_of, kind, logical, union_type
 from penstock.codecs.cursors import Cursors, Ints, together, utf8
 from penstock.errors import OptionError
@@ -21,7 +21,6 @@ _PROMOTED = {
     "int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",), "string": ("bytes",),
     "bytes": ("string",),
 }  # fmt: skip
-_TO_MICROS = {"millis": 1000, "micros": 1, "nanos": 0.001}
 
 
 class TooLongError(Exception):
@@ -250,7 +249,7 @@ def _cast(read: Read, type: pa.DataType) -> Read:
 
 def _decimal(cursors: Cursors, values: pa.Array, type: pa.DataType, places: tuple[int, int]) -> pa.Array:
     """Numbers of two's complement, the highest byte first, as those of 16 bytes, the lowest first."""
-    lengths = pc.binary_length(values).to_numpy()
+    lengths = byte_lengths(values)
     if (long := lengths > 16).any():
         cursors.fail(long, "has a decimal of more than 16 bytes")
     data = np.frombuffer(values.buffers()[2], np.uint8) if lengths.sum() else np.zeros(1, np.uint8)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrow.buffers import offsets
+from penstock.arrow.buffers import join, lengths, offsets
 from penstock.codecs.avro_types import Avro, Schema, decimal_of, kind, logical
 from penstock.errors import OptionError
 
@@ -56,7 +56,7 @@ class Writer:
             return self._record(schema, type, path)
         if what == "array" and _is_list(type):
             item = self._any(schema["items"], type.value_type, f"{path}[]")
-            return lambda array: _blocks(array, item(_values(array)))
+            return lambda array: _blocks(array, item(array.flatten()))
         if what == "map" and pa.types.is_map(type):
             key, value = _text, self._any(schema["values"], type.item_type, f"{path}[]")
             return lambda array: _blocks(array, _joined([key(_keys(array)), value(_items(array))], len(_keys(array))))
@@ -147,10 +147,8 @@ def _is_list(type: pa.DataType) -> bool:
 
 
 def _joined(parts: list[pa.Array], rows: int) -> pa.Array:
-    """The bytes of several columns, row by row."""
-    if not parts:
-        return pa.repeat(_EMPTY, rows)
-    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _EMPTY)
+    """The bytes of several columns, row by row. A record may have no columns."""
+    return join(*parts) if parts else pa.repeat(_EMPTY, rows)
 
 
 def _without_nulls(write: Write, path: str) -> Write:
@@ -204,10 +202,10 @@ def _one_varint(number: int) -> bytes:
     return value
 
 
-def _array(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> pa.Array:
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+def _array(data: npt.NDArray[np.uint8], widths: npt.NDArray[np.int64]) -> pa.Array:
+    starts = np.concatenate([[0], np.cumsum(widths)]).astype(np.int32)
     buffers = [None, pa.py_buffer(starts), pa.py_buffer(np.ascontiguousarray(data))]
-    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+    return pa.Array.from_buffers(pa.binary(), len(widths), buffers)
 
 
 def _fixed(rows: npt.NDArray[np.uint8]) -> pa.Array:
@@ -216,14 +214,14 @@ def _fixed(rows: npt.NDArray[np.uint8]) -> pa.Array:
 
 def _text(array: pa.Array) -> pa.Array:
     data = array.cast(pa.binary())
-    return _joined([varints(pc.binary_length(data).to_numpy().astype(np.int64)), data], len(array))
+    return join(varints(lengths(data)), data)
 
 
 def _sized(array: pa.Array, size: int, path: str) -> pa.Array:
     data = array.cast(pa.binary())
-    lengths = pc.binary_length(data).to_numpy()
-    if (lengths != size).any():
-        wrong = int(lengths[lengths != size][0])
+    counts = lengths(data)
+    if (counts != size).any():
+        wrong = int(counts[counts != size][0])
         raise OptionError(f"the column '{path}' has {wrong} bytes, and its field in the schema of Avro has {size}.")
     return data
 
@@ -257,15 +255,11 @@ def _decimals(schema: Schema, places: tuple[int, int], path: str) -> Write:
         # A byte may go where it only repeats the sign, and the next one has that sign too.
         spare = (digits[:, :-1] == filler) & ((digits[:, 1:] >= 128) == is_negative)
         dropped = np.cumprod(spare, axis=1).sum(axis=1)
-        lengths = 16 - dropped
+        widths = (16 - dropped).astype(np.int64)
         kept = digits[np.arange(16) >= dropped[:, None]]
-        return _joined([varints(lengths.astype(np.int64)), _array(kept, lengths)], len(array))
+        return join(varints(widths), _array(kept, widths))
 
     return write
-
-
-def _values(array: pa.Array) -> pa.Array:
-    return array.flatten()
 
 
 def _keys(array: pa.Array) -> pa.Array:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from penstock.arrow.ddl import sql
+from penstock.codecs import ERROR
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-ERROR = "_error"
 
 
 class Decoder(Protocol):

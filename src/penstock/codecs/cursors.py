@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow.buffers import offsets, segments
+from penstock.codecs import ERROR
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-ERROR = "_error"
 
 
 class Cursors:

@@ -32,7 +32,6 @@ class Field:
     kind: str  # a name of SCALARS, or message
     type: pa.DataType  # of one value
     is_repeated: bool
-    is_packed: bool
     has_presence: bool
     default: Any = None
     symbols: tuple[tuple[int, str], ...] = ()
@@ -115,6 +114,6 @@ def _field(field: Any, inside: tuple[str, ...]) -> Field:
         if kind == "enum":
             default = field.enum_type.values_by_number[default].name
     return Field(
-        field.number, field.name, kind, type, is_repeated, bool(is_repeated and field.is_packed),
+        field.number, field.name, kind, type, is_repeated,
         bool(field.has_presence), default, symbols or (), inner, bool(is_map),
     )  # fmt: skip
