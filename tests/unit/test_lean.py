@@ -53,11 +53,20 @@ def test_a_zip_of_another_spark_stays_on_the_path(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(("process", "imports"), [("pyspark.worker", False), ("a program of the user", True)])
 @pytest.mark.parametrize(
-    ("process", "imports"), [("pyspark.sql.worker.create_data_source", False), ("pyspark.worker", True)]
+    ("use", "result"),
+    [
+        ("pyarrow.table({'a': [1]}).to_pandas().a.sum()", "1"),
+        # Taken for a sequence of numbers, a series has NaN and no null.
+        ("pyarrow.array(import_module('pandas').Series([1.5, None])).null_count", "1"),
+        ("pyarrow.Table.from_pandas(import_module('pandas').DataFrame({'a': [1]})).num_rows", "1"),
+        ("pyarrow.array(import_module('pandas.core.indexes.api').Index([1, 2])).type", "int64"),
+    ],
 )
-def test_only_where_data_sources_run_pyarrow_does_without_pandas(tmp_path: Path, process: str, imports: bool) -> None:
-    """A conversion brings pandas back."""
-    made = "import pyarrow, sys; pyarrow.array([1]); print('pandas' in sys.modules)"
-    done = python(f"{made}; print(pyarrow.table({{'a': [1]}}).to_pandas().a.sum())", tmp_path, arguments=(process,))
-    assert (done.stdout.split(), done.stderr) == ([str(imports), "1"], "")
+def test_where_spark_runs_python_pyarrow_does_without_pandas_until_somebody_needs_it(
+    tmp_path: Path, process: str, imports: bool, use: str, result: str
+) -> None:
+    made = "import pyarrow, sys; from importlib import import_module; pyarrow.array([1])"
+    done = python(f"{made}; print('pandas' in sys.modules); print({use})", tmp_path, arguments=(process,))
+    assert (done.stdout.split(), done.stderr) == ([str(imports), result], "")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OptionError
+from penstock.spark import warm
 from penstock.spark.installed import require_spark
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Over TCP, a task waits 40 ms for a delayed acknowledgement between Spark and its Python worker.
     "spark.python.unix.domain.socket.enabled": "true",
 }
@@ -67,8 +67,9 @@ def local_session(
 ) -> "SparkSession":
     """A session on this machine, or on the cluster of `master`; `conf` adds to or replaces our settings.
 
-    `lean` lets Spark's Python processes import the installed pyspark instead of its zip (see lean/); `quiet`
-    logs errors only. Nothing listens beyond this machine when Spark runs on it alone.
+    `lean` lets Spark's Python processes start quickly, as forks of one that has imported everything (see warm.py) and
+    without pyspark's zip (see lean/); `quiet` logs errors only. Nothing listens beyond this machine when Spark runs on
+    it alone.
     """
     require_spark()
     require_java()
@@ -78,6 +79,8 @@ def local_session(
     paths = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     if lean and folder not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *paths])
+    if lean:
+        warm.start()
     from pyspark.sql import SparkSession
 
     settings = CONF | dict(conf or {})
