@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from penstock import codecs
 from penstock.codecs.avro_types import of_columns
+from penstock.errors import OptionError
 from penstock.spark.schema import arrow_schema
 
 SCHEMA = "id BIGINT, s STRING"
@@ -100,16 +101,21 @@ def test_what_is_no_avro_has_an_error_in_its_row_alone(spark: SparkSession) -> N
     ]  # fmt: skip
 
 
-def test_a_message_of_protobuf_becomes_columns(spark: SparkSession) -> None:
+def test_a_message_of_protobuf_becomes_columns_and_back(spark: SparkSession) -> None:
     files = descriptor_pb2.FileDescriptorSet()
     file = files.file.add(name="shop.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Order")
     message.field.add(name="id", number=1, type=3, label=1)
     message.field.add(name="tags", number=2, type=9, label=3)
-    rows = spark.createDataFrame([(b"\x08\x07\x12\x01a\x12\x01b",), (b"\x0a",)], "value BINARY")
+    rows = spark.createDataFrame([(b"\x08\x07\x12\x01a\x12\x01b",), (b"\x0a\x00",)], "value BINARY")
     decoded = codecs.decode(rows, "protobuf", descriptors=files.SerializeToString(), message="shop.Order")
     assert decoded.dtypes == [("id", "bigint"), ("tags", "array<string>"), ("_error", "string")]
     assert [(row.id, row.tags, row._error) for row in decoded.collect()] == [
         (7, ["a", "b"], None),
         (None, None, "is no message 'shop.Order': it has a field 'id' of another type than its message says"),
     ]
+    rows = decoded.where("_error IS NULL").drop("_error")
+    encoded = codecs.encode(rows, "protobuf", descriptors=files.SerializeToString(), message="shop.Order")
+    assert [bytes(row.value) for row in encoded.collect()] == [b"\x08\x07\x12\x01a\x12\x01b"]
+    with pytest.raises(OptionError, match=r"the message .shop\.Order. has no field 'n', which is a column"):
+        codecs.encode(spark.range(1).toDF("n"), "protobuf", descriptors=files.SerializeToString(), message="shop.Order")

@@ -159,7 +159,7 @@ def test_what_is_written_is_read_by_fastavro(table: tuple[dict[str, Any], list[d
     text = json.dumps(schema)
     structs = Decoder((text, ()))(pa.array(written(schema, rows), pa.binary()))
     columns = pa.StructArray.from_arrays(structs.flatten()[:-1], fields=list(structs.type)[:-1])
-    values = Encoder(text)(columns)
+    values = Encoder((text, ()))(columns)
     assert same(read_by(schema, values.to_pylist()), read_by(schema, written(schema, rows)))
 
 
@@ -172,7 +172,7 @@ def test_rows_come_back_by_a_schema_that_is_made_of_their_columns(
     structs = Decoder((json.dumps(schema), ()))(pa.array(written(schema, rows), pa.binary()))
     columns = pa.StructArray.from_arrays(structs.flatten()[:-1], fields=list(structs.type)[:-1])
     made = of_columns(pa.schema(list(columns.type)), "Made")
-    back = Decoder((made, ()))(Encoder(made)(columns))
+    back = Decoder((made, ()))(Encoder((made, ()))(columns))
     assert same([plain(row) for row in back.to_pylist()], [plain(row) for row in structs.to_pylist()])
 
 
@@ -283,9 +283,9 @@ def test_columns_that_do_not_fit_are_refused_by_name_before_a_row_is_written() -
 def test_values_that_do_not_fit_are_refused_with_their_column() -> None:
     schema = json.dumps(record(("kind", {"type": "enum", "name": "K", "symbols": ["a"]})))
     with pytest.raises(OptionError, match="the column 'kind' has 'b', and its enum in the schema of Avro does not"):
-        Encoder(schema)(pa.array([{"kind": "b"}]))
+        Encoder((schema, ()))(pa.array([{"kind": "b"}]))
     with pytest.raises(OptionError, match="the column 'kind' has a null"):
-        Encoder(schema)(pa.array([{"kind": None}], pa.struct([("kind", pa.string())])))
+        Encoder((schema, ()))(pa.array([{"kind": None}], pa.struct([("kind", pa.string())])))
 
 
 def test_a_decoder_needs_to_know_its_schema() -> None:
@@ -299,4 +299,4 @@ def test_numbers_of_all_lengths_are_written_as_avro_has_them() -> None:
     numbers = [0, -1, 1, 63, -64, 64, 2**31, -(2**31), 2**63 - 1, -(2**63), *(1 << n for n in range(63))]
     schema = record(("n", "long"))
     rows = pa.StructArray.from_arrays([pa.array(np.array(numbers, np.int64))], names=["n"])
-    assert Encoder(json.dumps(schema))(rows).to_pylist() == written(schema, [{"n": n} for n in numbers])
+    assert Encoder((json.dumps(schema), ()))(rows).to_pylist() == written(schema, [{"n": n} for n in numbers])

@@ -158,5 +158,5 @@ def test_a_message_that_is_not_there_or_has_itself_inside_is_refused() -> None:
         decoder(SET, "shop.Node")
     with pytest.raises(OptionError, match="this is no descriptor set"):
         decoder(b"\xff\xff", "shop.Order")
-    with pytest.raises(OptionError, match="needs a descriptor set and the name of a message"):
+    with pytest.raises(OptionError, match="needs a schema, descriptors or a registry, and the name of a message"):
         decoder(None, None)

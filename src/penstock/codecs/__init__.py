@@ -3,15 +3,16 @@
 A record that cannot be decoded does not fail its task: it gets a sentence in the column `_error`, and nulls elsewhere.
 """
 
+import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from penstock.codecs.avro import Framing
+    from penstock.codecs.frames import Framing
     from penstock.codecs.registry import Registry
 
 Format = Literal["json", "csv", "text", "raw", "avro", "protobuf"]
@@ -23,6 +24,17 @@ _CORRUPT = "_corrupt"
 _AFTER_THE_END = r"[}\]]\s*[^\s,}\]]"
 _MORE = "goes on after the end of its JSON: "
 _MOST_SHOWN = 80
+
+
+def require(format: str) -> None:
+    """An OptionError that says what to install, where a format needs a package that is not there."""
+    package = {"avro": "fastavro", "protobuf": "google.protobuf"}.get(format)
+    try:
+        is_there = package is None or importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it
+        is_there = False
+    if not is_there:
+        raise OptionError(f"{format} needs the package {package}. Install it with: pip install 'penstock[{format}]'")
 
 
 def decode(
@@ -43,12 +55,13 @@ def decode(
 
     `schema`: columns as SQL writes them; of `avro`, a schema of Avro. `csv` needs it; JSON without it becomes one
     VARIANT, `payload`. `text` and `raw` leave one column, `value`. A null value is decoded as nulls, without an error:
-    it stands for a deletion. Records of `avro` whose schemas are in a `registry` say by an id which one it was; they
-    are read by `schema`, by that of `schema_id`, or by the newest one of `subject`. `protobuf` needs `descriptors`, a
-    descriptor set of protoc, and the name of a `message` in it.
+    it stands for a deletion. Records whose schemas are in a `registry` say by an id which one it was; they are read by
+    `schema`, by that of `schema_id`, or by the newest one of `subject`. The `schema` of `protobuf` is a .proto file;
+    `descriptors`, a descriptor set of protoc, may stand for it. `message` is the name of one in it.
     """
     from pyspark.sql import functions as f
 
+    require(format)
     if format == "avro":
         from penstock.codecs import avro, columnar
 
@@ -56,7 +69,11 @@ def decode(
     if format == "protobuf":
         from penstock.codecs import columnar, protobuf
 
-        return columnar.decoded(df, protobuf.decoder(descriptors, message), value)
+        reader = protobuf.decoder(
+            descriptors, message,
+            schema=schema, registry=registry, schema_id=schema_id, subject=subject, framing=framing,
+        )  # fmt: skip
+        return columnar.decoded(df, reader, value)
     others = [f.col(name) for name in df.columns if name not in (value, ERROR)]
     given = f.col(value)
     if format == "raw":
@@ -133,33 +150,36 @@ def encode(
     registry: "Registry | None" = None,
     subject: str | None = None,
     register: bool = True,
+    use_latest: bool = False,
+    descriptors: bytes | None = None,
+    message: str | None = None,
 ) -> "DataFrame":
     """`df` with a column `value` made of `columns` (by default all), and the columns `keep` beside it.
 
     `json`: an object of the columns, nulls left out; a single VARIANT `payload` is written as it is. `text` and `raw`
     take a single column. `avro`: by `schema`, or by one that is made of the columns. With a `registry` each record has
-    the id of its schema in front, which `subject` has, or gets where it may (`register`).
+    the id of its schema in front, which `subject` has, or gets where it may (`register`); with `use_latest` that is the
+    newest one of `subject`. `protobuf`: as a `message` of `schema`, a .proto file, or of `descriptors`.
     """
     from pyspark.sql import functions as f
 
     names = columns if columns is not None else list(df.columns)
-    if format == "protobuf":
-        raise OptionError("protobuf can be read, but not written yet: write avro or json.")
-    if format == "avro":
-        from penstock.codecs import avro, columnar
-        from penstock.spark.schema import arrow_schema
-
-        types = arrow_schema(df.select(*(f"`{name}`" for name in names)).schema)
-        value = columnar.encoded(df, avro.encoder(types, schema, registry, subject, register=register), names)
-    else:
-        value = value_of(df, format, names, options)
+    value = value_of(
+        df, format, names, options, schema=schema, registry=registry, subject=subject, register=register,
+        use_latest=use_latest, descriptors=descriptors, message=message,
+    )  # fmt: skip
     return df.select(value.alias("value"), *(f.col(name) for name in keep or []))
 
 
-def value_of(df: "DataFrame", format: Format, names: list[str], options: Mapping[str, str] | None = None) -> "Column":
-    """The bytes or text of each row, as a column."""
+def value_of(
+    df: "DataFrame", format: Format, names: list[str], options: Mapping[str, str] | None = None, **how: Any
+) -> "Column":
+    """The bytes or text of each row, as a column. `how`: what `encode` takes for `avro` and `protobuf`."""
     from pyspark.sql import functions as f
 
+    require(format)
+    if format in ("avro", "protobuf"):
+        return _by_columns(df, format, names, **how)
     types = dict(df.dtypes)
     settings = dict(options) if options else None  # Spark Connect takes no empty ones
     if format in ("text", "raw"):
@@ -175,6 +195,19 @@ def value_of(df: "DataFrame", format: Format, names: list[str], options: Mapping
         return f.to_json(f.col(PAYLOAD), settings)
     row = f.struct(*(f.col(f"`{name}`") for name in names))
     return (f.to_json if format == "json" else f.to_csv)(row, settings)
+
+
+def _by_columns(
+    df: "DataFrame", format: Format, names: list[str], *, descriptors: bytes | None = None, message: str | None = None,
+    **how: Any,
+) -> "Column":  # fmt: skip
+    from penstock.codecs import avro, columnar, protobuf
+    from penstock.spark.schema import arrow_schema
+
+    types = arrow_schema(df.select(*(f"`{name}`" for name in names)).schema)
+    if format == "avro":
+        return columnar.encoded(df, avro.encoder(types, **how), names)
+    return columnar.encoded(df, protobuf.encoder(types, descriptors, message, **how), names)
 
 
 def columns(schema: str) -> list[str]:

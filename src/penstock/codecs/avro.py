@@ -4,23 +4,22 @@ Knows schemas and registries; no Spark.
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.buffers import join, offsets, segments
+from penstock.arrow.buffers import join
 from penstock.codecs.avro_read import Reader, TooLongError
 from penstock.codecs.avro_types import Avro, of_columns
 from penstock.codecs.avro_write import Writer
-from penstock.codecs.cursors import together, with_errors
-from penstock.codecs.registry import NoSchemaError, Registry
+from penstock.codecs.cursors import with_errors
+from penstock.codecs.frames import Framing, framed, header, id_of, merged, reader_schema
+from penstock.codecs.registry import Registered, Registry
 from penstock.errors import OptionError
 from penstock.kit.process_cache import shared
 
-Framing = Literal["confluent", "none", "auto"]
 Text = tuple[str, tuple[tuple[str, str], ...]]  # a schema, and names and texts of those that it refers to
-FRAME = 5  # a zero, and an id of four bytes
 
 
 @dataclass(frozen=True)
@@ -59,49 +58,23 @@ class Decoder:
             del errors[int(places[number])]
         rest = np.setdiff1d(np.arange(len(values)), places[good])
         parts = ((places[good], again.take(pa.array(good, pa.int64()))), (rest, rows.take(pa.array(rest))))
-        return _merged(list(parts), len(values), rows.schema), errors
+        return merged(list(parts), len(values), rows.schema), errors
 
     def _framed(self, values: pa.Array) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Records with the id of their schema in front: those of one schema are read together."""
         assert self.registry is not None
-        ends = offsets(values) if len(values) else np.zeros(1, np.int64)
-        data = values.buffers()[2] if len(values) and values.buffers()[2] is not None else pa.py_buffer(b"\0")
-        octets = np.frombuffer(data, np.uint8)
-        start = ends[:-1]
-        framed = (ends[1:] - start >= FRAME) & (octets[np.minimum(start, len(octets) - 1)] == 0)
-        errors = dict.fromkeys(
-            np.flatnonzero(~framed).tolist(),
-            "has no id of a schema in front: a zero, and four bytes, as Confluent writes",
-        )
-        places = np.minimum(start[:, None] + np.arange(1, FRAME), len(octets) - 1)
-        ids = octets[places].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
-        parts = []
-        for number in np.unique(ids[framed]).tolist():
-            of_it = np.flatnonzero(framed & (ids == number))
-            try:
-                written = self.registry.by_id(number)
-            except NoSchemaError as error:
-                errors |= dict.fromkeys(of_it.tolist(), f"has the schema id {number}: {error}")
-                continue
-            if written.type != "AVRO":
-                errors |= dict.fromkeys(of_it.tolist(), f"has the schema id {number}, which is {written.type}")
-                continue
-            bodies = segments(data, start[of_it] + FRAME, ends[1:][of_it])
-            try:
-                rows, faults = _read((written.text, written.references), self.reader, bodies)
-            except OptionError as error:
-                errors |= dict.fromkeys(of_it.tolist(), f"has the schema id {number}, which cannot be read: {error}")
-                continue
-            parts.append((of_it, rows))
-            errors |= {int(of_it[n]): f"is not Avro of the schema id {number}: it {why}" for n, why in faults.items()}
-        return _merged(parts, len(values), self.columns), errors
+
+        def read(written: Registered, bodies: pa.Array) -> tuple[pa.RecordBatch, dict[int, str]]:
+            rows, faults = _read((written.text, written.references), self.reader, bodies)
+            return rows, {n: f"is not Avro of the schema id {written.id}: it {why}" for n, why in faults.items()}
+
+        return framed(values, self.registry, "AVRO", self.columns, read)
 
 
 @dataclass(frozen=True)
 class Encoder:
     """Columns to bytes, by a schema; with its id in front where it has one."""
 
-    schema: str = field(repr=False)
+    schema: Text = field(repr=False)
     id: int | None = None
 
     def __call__(self, rows: pa.Array) -> pa.Array:
@@ -109,7 +82,7 @@ class Encoder:
         arrays = [rows.field(n) for n in range(rows.type.num_fields)]
         batch = pa.record_batch(arrays, schema=pa.schema(list(rows.type)))
         body = _writer(self.schema, batch.schema).write(batch)
-        return body if self.id is None else join(b"\0" + self.id.to_bytes(4, "big"), body)
+        return body if self.id is None else join(header(self.id), body)
 
 
 def decoder(
@@ -121,19 +94,11 @@ def decoder(
             raise OptionError("avro needs a schema, or a registry and with it an id or a subject.")
         Avro.parse(schema).arrow()
         return Decoder((schema, ()))
-    try:
-        by_id = registry.by_id(schema_id) if schema_id is not None else None
-        newest = registry.latest(subject) if schema is None and by_id is None and subject is not None else None
-    except NoSchemaError as error:
-        raise OptionError(f"{error}.") from None
-    registered = by_id or newest
+    by_id = reader_schema(registry, "AVRO", schema_id, None)
+    registered = by_id or (reader_schema(registry, "AVRO", None, subject) if schema is None else None)
     if schema is None and registered is None:
         raise OptionError(
             "avro needs to know by which schema records are read: set a schema, a schema_id or a subject."
-        )
-    if registered is not None and registered.type != "AVRO":
-        raise OptionError(
-            f"the schema {registered.id} of the registry at {registry.url} is {registered.type}, not Avro."
         )
     own = (registered.text, registered.references) if registered is not None else None
     reader = (schema, ()) if schema is not None else own
@@ -148,22 +113,31 @@ def decoder(
 
 
 def encoder(
-    columns: pa.Schema, schema: str | None, registry: Registry | None, subject: str | None, *, register: bool = True
+    columns: pa.Schema,
+    schema: str | None,
+    registry: Registry | None,
+    subject: str | None,
+    *,
+    register: bool = True,
+    use_latest: bool = False,
 ) -> Encoder:
     """An encoder for these columns. An OptionError where they do not fit the schema, before a row is written."""
+    if registry is not None and subject is None:
+        raise OptionError("a registry keeps schemas by subject: set one, such as 'orders-value'.")
+    if use_latest:
+        if registry is None or schema is not None:
+            raise OptionError("use_latest takes the newest schema of a subject: set a registry, and no schema.")
+        newest = reader_schema(registry, "AVRO", None, subject)
+        assert newest is not None
+        _writer((newest.text, newest.references), columns)
+        return Encoder((newest.text, newest.references), newest.id)
     if schema is None:
         name = re.sub(r"\W", "_", (subject or "Row").removesuffix("-value")) or "Row"
         schema = of_columns(columns, name if not name[0].isdigit() else f"_{name}")
-    Writer(Avro.parse(schema), columns)
-    if registry is None:
-        return Encoder(schema)
-    if subject is None:
-        raise OptionError("a registry keeps schemas by subject: set one, such as 'orders-value'.")
-    try:
-        number = (registry.register if register else registry.lookup)(subject, "AVRO", schema)
-    except NoSchemaError as error:
-        raise OptionError(f"{error}. Register the schema first, or let it be registered.") from None
-    return Encoder(schema, number)
+    _writer((schema, ()), columns)
+    if registry is None or subject is None:
+        return Encoder((schema, ()))
+    return Encoder((schema, ()), id_of(registry, subject, "AVRO", schema, register=register))
 
 
 def _reader(written: Text, wanted: Text) -> Reader:
@@ -174,12 +148,12 @@ def _reader(written: Text, wanted: Text) -> Reader:
     return readers[written, wanted]
 
 
-def _writer(schema: str, columns: pa.Schema) -> Writer:
+def _writer(schema: Text, columns: pa.Schema) -> Writer:
     """Made once in a process for a schema and the columns that it is given."""
-    writers = shared("avro_writers", dict[tuple[str, str], Writer])
+    writers = shared("avro_writers", dict[tuple[Text, str], Writer])
     key = (schema, str(columns))
     if key not in writers:
-        writers[key] = Writer(Avro.parse(schema), columns)
+        writers[key] = Writer(Avro.parse(*schema), columns)
     return writers[key]
 
 
@@ -196,12 +170,4 @@ def _read(written: Text, wanted: Text, values: pa.Array) -> tuple[pa.RecordBatch
         rows, faults = _read(written, wanted, values.take(pa.array([number])))
         parts.append((np.array([number]), rows))
         errors.update((number, why) for why in faults.values())
-    return _merged(parts, len(values), reader.columns), errors
-
-
-def _merged(parts: list[tuple[Any, pa.RecordBatch]], count: int, schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [
-        together([(places, rows.column(n)) for places, rows in parts], count, each.type)
-        for n, each in enumerate(schema)
-    ]
-    return pa.record_batch(arrays, schema=schema)
+    return merged(parts, len(values), reader.columns), errors

@@ -3,20 +3,21 @@ the rules by which a record of one schema is read by another; no registry, no Sp
 """
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.arrow.buffers import lengths as byte_lengths
 from penstock.codecs.avro_types import PRIMITIVES, Avro, Schema, decimal_of, kind, logical, union_type
-from penstock.codecs.cursors import Cursors, Ints, together, utf8
+from penstock.codecs.cursors import Cursors, Ints, map_of, together, utf8
 from penstock.errors import OptionError
 
 Read = Callable[[Cursors], pa.Array]
 # Items of one array are read one after the other, those of all records at once: a step for each.
 MOST_STEPS = 5_000
-MOST_EMPTY = 10_000  # items that have no bytes at all
 _PROMOTED = {
     "int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",), "string": ("bytes",),
     "bytes": ("string",),
@@ -238,9 +239,18 @@ def _typed(read: Read, written: Schema, wanted: Schema, type: pa.DataType) -> Re
     if name in ("timestamp-nanos", "local-timestamp-nanos"):
         return lambda cursors: pa.array(read(cursors).to_numpy() // 1000).cast(type)
     if pa.types.is_timestamp(type):
-        factor = 1000 if (logical(written) or name).endswith("millis") else 1
-        return lambda cursors: pa.array(read(cursors).to_numpy() * factor).cast(type)
+        if (logical(written) or name).endswith("millis"):
+            return lambda cursors: _micros(cursors, read(cursors).to_numpy()).cast(type)
+        return lambda cursors: read(cursors).cast(type)
     return _cast(read, type) if type != PRIMITIVES.get(kind(written)) else read
+
+
+def _micros(cursors: Cursors, millis: Ints) -> pa.Array:
+    is_far = np.abs(millis) > np.iinfo(np.int64).max // 1000
+    if is_far.any():
+        cursors.fail(is_far, "has a time that is too far away")
+        millis = np.where(is_far, 0, millis)
+    return pa.array(millis * 1000)
 
 
 def _cast(read: Read, type: pa.DataType) -> Read:
@@ -259,7 +269,13 @@ def _decimal(cursors: Cursors, values: pa.Array, type: pa.DataType, places: tupl
     first = data[np.clip(end - lengths, 0, len(data) - 1)]
     sign = np.where((first >= 128) & (lengths > 0), 255, 0).astype(np.uint8)
     filled = np.where(steps < lengths[:, None], bytes_, sign[:, None])
-    return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(np.ascontiguousarray(filled))])
+    numbers = pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(np.ascontiguousarray(filled))])
+    largest = pa.scalar(Decimal((0, (9,) * places[0], -places[1])), type)
+    is_wide = pc.greater(pc.abs(numbers), largest).to_numpy(zero_copy_only=False)
+    if is_wide.any():
+        cursors.fail(is_wide, f"has a decimal of more than {places[0]} digits")
+        return pc.if_else(pa.array(is_wide), pa.scalar(None, type), numbers)
+    return numbers
 
 
 def _null(type: pa.DataType) -> Read:
@@ -313,12 +329,8 @@ def _items(cursors: Cursors, read: Callable[[Cursors], list[pa.Array]]) -> tuple
             inner = part.part(sized)
             inner.zigzag()
             part.join(inner, sized)
+        left[beginning] = np.where(part.claim(np.abs(block)), 0, np.abs(block))
         cursors.join(part, beginning)
-        left[beginning] = np.abs(block)
-        endless = left > np.maximum(cursors.end - cursors.at, MOST_EMPTY)
-        if endless.any():
-            cursors.fail(endless, "has an array of more items than it has bytes")
-            left[endless] = 0
         live = beginning[left[beginning] > 0]
         if len(cursors) > 1 and len(live) and counts[live].max() + left[live].max() > MOST_STEPS:
             raise TooLongError
@@ -357,6 +369,6 @@ def _map(read: Read, type: pa.DataType) -> Read:
     def maps(cursors: Cursors) -> pa.Array:
         counts, arrays = _items(cursors, lambda part: [key(part), read(part)])
         keys, values = arrays or [pa.array([], pa.string()), pa.array([], type.item_type)]
-        return pa.MapArray.from_arrays(_starts(counts), keys, values, type=type)
+        return map_of(counts, keys, values, type)
 
     return maps

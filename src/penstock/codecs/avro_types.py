@@ -70,6 +70,8 @@ class Avro:
 
     def arrow(self) -> pa.Schema:
         """The columns as Arrow has them. An OptionError where Spark cannot."""
+        if not self.fields():
+            raise OptionError("the record of Avro has no fields, and Spark has no such columns.")
         return pa.schema([(field["name"], self.arrow_type(field["type"])) for field in self.fields()])
 
     def arrow_type(self, schema: Schema, inside: tuple[str, ...] = ()) -> pa.DataType:
@@ -84,6 +86,8 @@ class Avro:
             if name in inside:
                 raise OptionError(f"the record '{name}' of Avro has itself inside, and Spark has no such columns.")
             within = (*inside, name)
+            if not schema["fields"]:
+                raise OptionError(f"the record '{name}' of Avro has no fields, and Spark has no such columns.")
             return pa.struct([(each["name"], self.arrow_type(each["type"], within)) for each in schema["fields"]])
         if what == "array":
             return pa.list_(self.arrow_type(schema["items"], inside))

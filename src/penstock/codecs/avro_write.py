@@ -9,12 +9,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrow.buffers import join, lengths, offsets
+from penstock.arrow.buffers import join, lengths
+from penstock.codecs import row_bytes
 from penstock.codecs.avro_types import Avro, Schema, decimal_of, kind, logical
+from penstock.codecs.row_bytes import EMPTY, counts, fixed, grouped, joined, listed, varints, zigzag
 from penstock.errors import OptionError
 
 Write = Callable[[pa.Array], pa.Array]
-_EMPTY, _END = pa.scalar(b"", pa.binary()), pa.scalar(b"\0", pa.binary())
+_END = pa.scalar(b"\0", pa.binary())
 _NUMBERS = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
 
 
@@ -41,7 +43,7 @@ class Writer:
 
     def write(self, rows: pa.RecordBatch) -> pa.Array:
         """The bytes of each row. A value that the schema has no room for is an OptionError, with its column."""
-        return _joined([write(rows.column(name)) for name, write in self._write], len(rows))
+        return joined([write(rows.column(name)) for name, write in self._write], len(rows))
 
     def _any(self, schema: Schema, type: pa.DataType, path: str) -> Write:
         schema = self.avro.at(schema)
@@ -58,8 +60,7 @@ class Writer:
             item = self._any(schema["items"], type.value_type, f"{path}[]")
             return lambda array: _blocks(array, item(array.flatten()))
         if what == "map" and pa.types.is_map(type):
-            key, value = _text, self._any(schema["values"], type.item_type, f"{path}[]")
-            return lambda array: _blocks(array, _joined([key(_keys(array)), value(_items(array))], len(_keys(array))))
+            return self._map(self._any(schema["values"], type.item_type, f"{path}[]"))
         if (places := decimal_of(schema)) is not None and pa.types.is_decimal(type):
             return _decimals(schema, places, path)
         plain = _plain(schema, type, path)
@@ -68,6 +69,13 @@ class Writer:
                 f"the column '{path}' is {type}, and its field in the schema of Avro is {_shown(schema)}."
             )
         return plain
+
+    def _map(self, value: Write) -> Write:
+        def write(array: pa.Array) -> pa.Array:
+            entries = listed(array).flatten()
+            return _blocks(listed(array), joined([_text(entries.field(0)), value(entries.field(1))], len(entries)))
+
+        return write
 
     def _record(self, schema: Schema, type: pa.DataType, path: str) -> Write:
         own = {type.field(n).name: n for n in range(type.num_fields)}
@@ -78,7 +86,7 @@ class Writer:
                 raise OptionError(f"the schema of Avro has a field '{place}', and there is no such column.")
             at = own[field["name"]]
             steps.append((at, self._any(field["type"], type.field(at).type, place)))
-        return lambda array: _joined([write(array.field(at)) for at, write in steps], len(array))
+        return lambda array: joined([write(array.field(at)) for at, write in steps], len(array))
 
     def _union(self, schema: Schema, type: pa.DataType, path: str) -> Write:
         """A null has its own branch; everything else is of the first branch that takes the column."""
@@ -103,21 +111,21 @@ def _plain(schema: Schema, type: pa.DataType, path: str) -> Write | None:
     """What is no other thing's part; None where the column does not fit."""
     what, name = kind(schema), logical(schema) or ""
     if what == "boolean" and pa.types.is_boolean(type):
-        return lambda array: _fixed(array.cast(pa.uint8()).to_numpy().astype(np.uint8)[:, None])
+        return lambda array: fixed(array.cast(pa.uint8()).to_numpy().astype(np.uint8)[:, None])
     if what in ("int", "long") and pa.types.is_date(type) and (what == "long" or name == "date"):
-        return lambda array: varints(array.cast(pa.date32()).cast(pa.int32()).to_numpy().astype(np.int64))
+        return lambda array: _longs(array.cast(pa.date32()).cast(pa.int32()).to_numpy().astype(np.int64))
     if what == "long" and pa.types.is_timestamp(type):
         unit = {"timestamp-millis": "ms", "local-timestamp-millis": "ms", "timestamp-nanos": "ns"}.get(name, "us")
-        return lambda array: varints(array.cast(pa.timestamp(unit, type.tz), safe=False).cast(pa.int64()).to_numpy())
+        return lambda array: _longs(array.cast(pa.timestamp(unit, type.tz), safe=False).cast(pa.int64()).to_numpy())
     if what in ("int", "long") and pa.types.is_integer(type):
         if what == "int" and type.bit_width > 32:
             return None
-        return lambda array: varints(array.to_numpy().astype(np.int64))
+        return lambda array: _longs(array.to_numpy().astype(np.int64))
     if what in ("float", "double") and (pa.types.is_floating(type) or pa.types.is_integer(type)):
         if what == "float" and type not in (pa.float32(), pa.float16(), pa.int8(), pa.int16()):
             return None
         form, width = ("<f4", 4) if what == "float" else ("<f8", 8)
-        return lambda array: _fixed(array.to_numpy().astype(form).view(np.uint8).reshape(-1, width))
+        return lambda array: fixed(array.to_numpy().astype(form).view(np.uint8).reshape(-1, width))
     if what == "string" and _is_text(type):
         return _text
     if what == "bytes" and (_is_bytes(type) or _is_text(type)):
@@ -146,11 +154,6 @@ def _is_list(type: pa.DataType) -> bool:
     return bool(pa.types.is_list(type) or pa.types.is_large_list(type))
 
 
-def _joined(parts: list[pa.Array], rows: int) -> pa.Array:
-    """The bytes of several columns, row by row. A record may have no columns."""
-    return join(*parts) if parts else pa.repeat(_EMPTY, rows)
-
-
 def _without_nulls(write: Write, path: str) -> Write:
     def checked(array: pa.Array) -> pa.Array:
         if array.null_count:
@@ -165,63 +168,39 @@ def _nullable(write: Write, number: int, null: int | None, path: str) -> Write:
 
     def marked(array: pa.Array) -> pa.Array:
         if not array.null_count:
-            return _joined([pa.repeat(mark, len(array)), write(array)], len(array))
+            return joined([pa.repeat(mark, len(array)), write(array)], len(array))
         if null is None:
             raise OptionError(f"the column '{path}' has a null, and its union in the schema of Avro has none.")
         valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
         values = write(array.take(pa.array(valid)))
         order = np.full(len(array), len(valid), np.int64)
         order[valid] = np.arange(len(valid))
-        whole = _joined([pa.repeat(mark, len(values)), values], len(values))
+        whole = joined([pa.repeat(mark, len(values)), values], len(values))
         absent = pa.array([_one_varint(null)], pa.binary())
         return pa.concat_arrays([whole, absent]).take(pa.array(order))
 
     return marked
 
 
-def varints(values: npt.NDArray[np.int64]) -> pa.Array:
-    """Numbers whose lowest bit is the sign, of seven bits a byte."""
-    left = (values.astype(np.uint64) << np.uint64(1)) ^ (values >> np.int64(63)).astype(np.uint64)
-    digits = np.empty((len(left), 10), np.uint8)
-    length = np.ones(len(left), np.int64)
-    for place in range(10):
-        digits[:, place] = left & np.uint64(127)
-        left = left >> np.uint64(7)
-        if not left.any():
-            break
-        more = left != 0
-        digits[more, place] |= 128
-        length += more
-    width = int(length.max()) if len(length) else 1
-    kept = digits[:, :width][np.arange(width) < length[:, None]]
-    return _array(kept, length)
+def _longs(values: npt.NDArray[np.int64]) -> pa.Array:
+    return varints(zigzag(values))
 
 
 def _one_varint(number: int) -> bytes:
-    value: bytes = varints(np.array([number], np.int64))[0].as_py()
+    value: bytes = _longs(np.array([number], np.int64))[0].as_py()
     return value
-
-
-def _array(data: npt.NDArray[np.uint8], widths: npt.NDArray[np.int64]) -> pa.Array:
-    starts = np.concatenate([[0], np.cumsum(widths)]).astype(np.int32)
-    buffers = [None, pa.py_buffer(starts), pa.py_buffer(np.ascontiguousarray(data))]
-    return pa.Array.from_buffers(pa.binary(), len(widths), buffers)
-
-
-def _fixed(rows: npt.NDArray[np.uint8]) -> pa.Array:
-    return _array(rows.ravel(), np.full(len(rows), rows.shape[1], np.int64))
 
 
 def _text(array: pa.Array) -> pa.Array:
     data = array.cast(pa.binary())
-    return join(varints(lengths(data)), data)
+    return join(_longs(lengths(data)), data)
 
 
 def _sized(array: pa.Array, size: int, path: str) -> pa.Array:
     data = array.cast(pa.binary())
-    counts = lengths(data)
-    if (counts != size).any():
-        wrong = int(counts[counts != size][0])
+    widths = lengths(data)
+    if (widths != size).any():
+        wrong = int(widths[widths != size][0])
         raise OptionError(f"the column '{path}' has {wrong} bytes, and its field in the schema of Avro has {size}.")
     return data
 
@@ -231,7 +210,7 @@ def _symbols(array: pa.Array, symbols: list[str], path: str) -> pa.Array:
     if places.null_count:
         value = array.filter(places.is_null())[0].as_py()
         raise OptionError(f"the column '{path}' has '{value}', and its enum in the schema of Avro does not.")
-    return varints(places.to_numpy().astype(np.int64))
+    return _longs(places.to_numpy().astype(np.int64))
 
 
 def _decimals(schema: Schema, places: tuple[int, int], path: str) -> Write:
@@ -249,7 +228,7 @@ def _decimals(schema: Schema, places: tuple[int, int], path: str) -> Write:
             size = min(schema["size"], 16)
             sign = np.where(digits[:, :1] >= 128, 255, 0).astype(np.uint8)
             padding = np.repeat(sign, max(0, schema["size"] - 16), axis=1)
-            return _fixed(np.concatenate([padding, digits[:, 16 - size :]], axis=1))
+            return fixed(np.concatenate([padding, digits[:, 16 - size :]], axis=1))
         is_negative = digits[:, :1] >= 128
         filler = np.where(is_negative, 255, 0)
         # A byte may go where it only repeats the sign, and the next one has that sign too.
@@ -257,38 +236,13 @@ def _decimals(schema: Schema, places: tuple[int, int], path: str) -> Write:
         dropped = np.cumprod(spare, axis=1).sum(axis=1)
         widths = (16 - dropped).astype(np.int64)
         kept = digits[np.arange(16) >= dropped[:, None]]
-        return join(varints(widths), _array(kept, widths))
+        return join(_longs(widths), row_bytes.array(kept, widths))
 
     return write
 
 
-def _keys(array: pa.Array) -> pa.Array:
-    whole = pa.concat_arrays([array])
-    return whole.keys
-
-
-def _items(array: pa.Array) -> pa.Array:
-    whole = pa.concat_arrays([array])
-    return whole.items
-
-
-def _blocks(array: pa.Array, items: pa.Array) -> pa.Array:
-    """Items as Avro's block of each row: how many, the items, and the end. Items of a row lie side by side already."""
-    counts = (
-        pc.list_value_length(array).to_numpy().astype(np.int64) if not pa.types.is_map(array.type) else _sizes(array)
-    )
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    bounds = (
-        offsets(pa.concat_arrays([items]))[starts].astype(np.int32)
-        if len(items)
-        else np.zeros(len(array) + 1, np.int32)
-    )
-    data = pa.concat_arrays([items]).buffers()[2] if len(items) else pa.py_buffer(b"")
-    groups = pa.Array.from_buffers(pa.binary(), len(array), [None, pa.py_buffer(bounds), data])
-    ends = pc.if_else(pa.array(counts > 0), _END, _EMPTY)
-    return _joined([varints(counts), groups, ends], len(array))
-
-
-def _sizes(array: pa.Array) -> npt.NDArray[np.int64]:
-    whole = pa.concat_arrays([array])
-    return np.diff(np.frombuffer(whole.buffers()[1], np.int32, len(whole) + 1)).astype(np.int64)
+def _blocks(lists: pa.Array, items: pa.Array) -> pa.Array:
+    """Items as Avro's block of each row: how many, the items, and the end."""
+    numbers = counts(lists)
+    ends = pc.if_else(pa.array(numbers > 0), _END, EMPTY)
+    return joined([_longs(numbers), grouped(items, numbers), ends], len(lists))

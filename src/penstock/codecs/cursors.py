@@ -17,26 +17,41 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Cursors:
-    """A place in each record of a column of bytes. `rows` are the numbers of the records, also in a part of them."""
+MOST_EMPTY = 10_000  # items of a record that have no bytes at all
+_OVER = 1 << 40  # a length that none has: the number has no end
+_ONE = np.uint64(1)
+_HIGH = np.uint64(0x8080808080808080)  # set in each byte that is not the last one of its number
+_PAIRS = np.uint64(0x007F007F007F007F)
+_FOURS = np.uint64(0x00003FFF00003FFF)
+_EIGHTS = np.uint64(0x000000000FFFFFFF)
 
-    def __init__(self, data: pa.Buffer, at: Ints, end: Ints, rows: Ints, errors: dict[int, str]):
-        self.data, self.at, self.end, self.rows, self.errors = data, at, end, rows, errors
+
+class Cursors:
+    """A place in each record of a column of bytes. `rows` are the numbers of the records, also in a part of them.
+    `room`: how many items each record may still have in its arrays.
+    """
+
+    def __init__(
+        self, data: pa.Buffer, at: Ints, end: Ints, rows: Ints, errors: dict[int, str], room: Ints | None = None
+    ):
+        self.data, self.at, self.end, self.rows, self.errors, self.room = data, at, end, rows, errors, room
         self.bytes = np.frombuffer(data, np.uint8) if data.size else np.zeros(1, np.uint8)
+        self._words: npt.NDArray[np.uint64] | None = None
 
     @classmethod
     def over(cls, values: pa.Array) -> "Cursors":
         """The first byte of each value of a binary array."""
         bounds = offsets(values) if len(values) else np.zeros(1, np.int64)
         data = values.buffers()[2] if len(values) and values.buffers()[2] is not None else pa.py_buffer(b"")
-        return cls(data, bounds[:-1].copy(), bounds[1:].copy(), np.arange(len(values)), {})
+        room = np.diff(bounds) + MOST_EMPTY
+        return cls(data, bounds[:-1].copy(), bounds[1:].copy(), np.arange(len(values)), {}, room)
 
     def __len__(self) -> int:
         return len(self.at)
 
     def part(self, indices: Ints) -> "Cursors":
         """Some of them, in their order. `join` brings them back."""
-        return Cursors(self.data, self.at[indices], self.end[indices], self.rows[indices], self.errors)
+        return Cursors(self.data, self.at[indices], self.end[indices], self.rows[indices], self.errors, self.room)
 
     def join(self, part: "Cursors", indices: Ints) -> None:
         """Go on where a part has come to."""
@@ -62,30 +77,67 @@ class Cursors:
         if short.any():
             self.fail(short, "breaks off")
 
+    def claim(self, items: Ints) -> Mask:
+        """Say how many items come in each record. One that claims more than it can have has an error, and is told."""
+        assert self.room is not None
+        np.subtract.at(self.room, self.rows, np.where((items < 0) | (items > _OVER), _OVER, items))
+        is_endless = self.room[self.rows] < 0
+        if is_endless.any():
+            self.fail(is_endless, "has an array of more items than it has bytes")
+        return is_endless
+
     def varint(self) -> npt.NDArray[np.uint64]:
         """A number of seven bits a byte, the lowest first."""
-        last = len(self.bytes) - 1
-        first = self.bytes[np.minimum(self.at, last)]
-        value = (first & 127).astype(np.uint64)
+        first = self.bytes[np.minimum(self.at, len(self.bytes) - 1)]
+        value = first.astype(np.uint64)
+        long = np.flatnonzero(first >= 128)
+        if not len(long):
+            self.skip(1)
+            return value
         length = np.ones(len(self), np.int64)
-        more = np.flatnonzero(first >= 128)
-        for shift in range(7, 71, 7):
-            short = self.at[more] + length[more] >= self.end[more]
-            if short.any():
-                length[more[short]] = 11  # more than it has
-                more = more[~short]
-            if not len(more):
-                break
-            if shift == 70:
-                length[more] = 0
-                self.fail(more, "has a number of more than ten bytes")
-                break
-            byte = self.bytes[np.minimum(self.at[more] + length[more], last)]
-            value[more] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
-            length[more] += 1
-            more = more[byte >= 128]
+        value[long], length[long] = self._long_varint(self.at[long], self.end[long])
+        over = length == _OVER
+        if over.any():
+            length[over] = 0
+            self.fail(over, "has a number of more than ten bytes")
         self.skip(length)
         return value
+
+    def _long_varint(self, at: Ints, end: Ints) -> tuple[npt.NDArray[np.uint64], Ints]:
+        """Numbers of several bytes, and how many these are: more than are left where one breaks off. Eight bytes are
+        looked at at once, in place of one after the other.
+        """
+        word = self._word(at)
+        stops = ~word & _HIGH
+        # The lowest bit that stands says how many bytes there are; where none does, they are more than eight.
+        lowest = stops & (~stops + _ONE)
+        length = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) // 8
+        word &= lowest * np.uint64(2) - _ONE
+        word &= ~_HIGH
+        # Seven bits of each byte, side by side: first those of two bytes, then of four, then of all.
+        word = (word & _PAIRS) | ((word & ~_PAIRS) >> _ONE)
+        word = (word & _FOURS) | ((word & ~_FOURS) >> np.uint64(2))
+        word = (word & _EIGHTS) | ((word & ~_EIGHTS) >> np.uint64(4))
+        more = np.flatnonzero(stops == 0)
+        if len(more):
+            tail = self._word(at[more] + 8)
+            low, high = tail & np.uint64(127), (tail >> np.uint64(8)) & np.uint64(127)
+            is_nine = tail & np.uint64(128) == 0
+            is_ten = tail & np.uint64(1 << 15) == 0
+            word[more] |= low << np.uint64(56)
+            word[more] |= np.where(is_nine, np.uint64(0), high << np.uint64(63))
+            length[more] = np.where(is_nine, 9, np.where(is_ten, 10, np.where(end[more] - at[more] <= 10, 11, _OVER)))
+        return word, length
+
+    def _word(self, at: Ints) -> npt.NDArray[np.uint64]:
+        """Eight bytes from each place on; what is behind the last one is as if there were zeros."""
+        if self._words is None:
+            octets = self.bytes if len(self.bytes) >= 8 else np.append(self.bytes, np.zeros(8, np.uint8))
+            self._words = np.ndarray(len(octets) - 7, "<u8", octets, strides=(1,))
+        last = len(self._words) - 1
+        shift = (np.clip(at - last, 0, 7) * 8).astype(np.uint64)
+        words: npt.NDArray[np.uint64] = self._words[np.minimum(at, last)] >> shift
+        return words
 
     def zigzag(self) -> Ints:
         """A number of seven bits a byte whose lowest bit is the sign."""
@@ -130,6 +182,20 @@ def together(parts: "list[tuple[Ints, pa.Array]]", count: int, kind: pa.DataType
     order[places] = np.arange(len(places))
     values = pa.concat_arrays([each for _, each in parts])
     return values.take(pa.array(order, mask=order < 0))
+
+
+def map_of(counts: Ints, keys: pa.Array, values: pa.Array, type: pa.DataType) -> pa.Array:
+    """Maps of so many entries each. Where a key comes twice, the last one counts: Spark's maps have it once."""
+    row = np.repeat(np.arange(len(counts)), counts)
+    key = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
+    entry = row * (len(key) + 1) + key
+    if len(np.unique(entry)) < len(entry):
+        _, last = np.unique(entry[::-1], return_index=True)
+        kept = np.sort(len(entry) - 1 - last)
+        counts = np.bincount(row[kept], minlength=len(counts)).astype(np.int64)
+        keys, values = keys.take(pa.array(kept)), values.take(pa.array(kept))
+    starts = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+    return pa.MapArray.from_arrays(starts, keys, values, type=type)
 
 
 def utf8(cursors: Cursors, values: pa.Array) -> pa.Array:

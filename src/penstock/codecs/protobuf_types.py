@@ -21,11 +21,14 @@ _NAMES = (
     "bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64",
 )  # fmt: skip
 TIMESTAMP = "google.protobuf.Timestamp"
+EARLIEST, LATEST = -62_135_596_800, 253_402_300_799  # its seconds, from the year 1 to the end of 9999
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a message. `has_presence`: whether it may be missing, and is null then."""
+    """A field of a message. `has_presence`: whether it may be missing, and is null then. `oneof`: the name that it
+    shares with other fields, of which a message has one at most.
+    """
 
     number: int
     name: str
@@ -37,6 +40,9 @@ class Field:
     symbols: tuple[tuple[int, str], ...] = ()
     message: "Message | None" = None
     is_map: bool = False
+    is_packed: bool = False
+    is_required: bool = False
+    oneof: str = ""
 
     @property
     def column(self) -> pa.DataType:
@@ -83,9 +89,55 @@ def message(descriptors: bytes, name: str) -> Message:
         raise OptionError(f"the descriptor set is not whole: {error}. Make it with protoc --include_imports.") from None
 
 
+def message_names(descriptors: bytes) -> dict[tuple[int, ...], str]:
+    """The messages of the last file of a set, also those inside of others, by their numbers."""
+    from google.protobuf import descriptor_pb2
+
+    file = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file[-1]
+    names: dict[tuple[int, ...], str] = {}
+
+    def add(kinds: Any, around: tuple[int, ...], prefix: str) -> None:
+        for number, kind in enumerate(kinds):
+            if not kind.options.map_entry:
+                names[*around, number] = f"{prefix}{kind.name}"
+            add(kind.nested_type, (*around, number), f"{prefix}{kind.name}.")
+
+    add(file.message_type, (), f"{file.package}." if file.package else "")
+    return names
+
+
+# As which other types a field can be read without a change of its values.
+_READABLE = {
+    "int32": {"int64", "enum"}, "uint32": {"uint64", "int64"}, "bool": {"int32", "int64", "uint32", "uint64"},
+    "enum": {"int32", "int64"}, "sint32": {"sint64"}, "string": {"bytes"}, "bytes": {"string"},
+}  # fmt: skip
+
+
+def unreadable(written: Message, wanted: Message, path: str = "") -> str:
+    """Why messages of one kind cannot be read as those of another, or nothing. Fields are the same by their numbers;
+    one that only one of them has is no reason.
+    """
+    by_number = {field.number: field for field in written.fields}
+    for field in wanted.fields:
+        other = by_number.get(field.number)
+        if other is None:
+            continue
+        place = f"{path}{field.name}"
+        if field.message is not None and other.message is not None:
+            if why := unreadable(other.message, field.message, f"{place}."):
+                return why
+        elif field.kind != other.kind and field.kind not in _READABLE.get(other.kind, set()):
+            return f"the field '{place}' was written as {other.kind}, and cannot be read as {field.kind}."
+        if other.is_repeated and not field.is_repeated:
+            return f"the field '{place}' was written as repeated, and cannot be read as a single one."
+    return ""
+
+
 def _message(descriptor: Any, inside: tuple[str, ...]) -> Message:
     if descriptor.full_name in inside:
         raise OptionError(f"the message '{descriptor.full_name}' has itself inside, and Spark has no such columns.")
+    if not descriptor.fields:
+        raise OptionError(f"the message '{descriptor.full_name}' has no fields, and Spark has no such columns.")
     return Message(
         descriptor.full_name, tuple(_field(each, (*inside, descriptor.full_name)) for each in descriptor.fields)
     )
@@ -108,12 +160,19 @@ def _field(field: Any, inside: tuple[str, ...]) -> Field:
         symbols = tuple((value.number, value.name) for value in field.enum_type.values)
     is_map = kind == "message" and field.message_type.GetOptions().map_entry
     is_repeated = bool(field.is_repeated)
+    has_presence = bool(field.has_presence) and not field.containing_type.GetOptions().map_entry
     default = None
     if kind != "message" and not is_repeated:
         default = field.default_value
         if kind == "enum":
             default = field.enum_type.values_by_number[default].name
     return Field(
-        field.number, field.name, kind, type, is_repeated,
-        bool(field.has_presence), default, symbols or (), inner, bool(is_map),
+        field.number, field.name, kind, type, is_repeated, has_presence, default,
+        symbols or (), inner, bool(is_map), bool(field.is_packed), bool(field.is_required), _oneof(field),
     )  # fmt: skip
+
+
+def _oneof(field: Any) -> str:
+    """An optional field of proto3 is in one by itself, which has no meaning."""
+    group = field.containing_oneof
+    return str(group.name) if group is not None and len(group.fields) > 1 else ""

@@ -5,23 +5,44 @@ A schema never changes once it has an id. So each is asked for once in a process
 """
 
 import base64
+import http.client
 import json
+import re
 import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from penstock.errors import ConnectError, Disconnected, OptionError, PenstockError
 from penstock.kit.process_cache import shared
 from penstock.kit.retry import Retry
 
 TIMEOUT = 10.0
+Strategy = Literal["topic_name", "record_name", "topic_record_name"]
 # An id that the registry does not know is asked for again after so many seconds: replicas of a registry differ a while.
 UNKNOWN_FOR = 30.0
+
+
+def subject_name(
+    strategy: Strategy, *, topic: str | None = None, record: str | None = None, is_key: bool = False
+) -> str:
+    """The subject in which Kafka's clients keep a schema. `topic_name` is their default: `orders-value`, or
+    `orders-key`. The others are made of the full name of the record or message, such as `shop.Order`. An OptionError
+    where the topic or the name is missing.
+    """
+    needs = {"topic_name": {"topic": topic}, "record_name": {"record": record}}
+    needs["topic_record_name"] = needs["topic_name"] | needs["record_name"]
+    if strategy not in needs:
+        raise OptionError(f"'{strategy}' is no strategy for subjects. There are: {', '.join(needs)}.")
+    for what, value in needs[strategy].items():
+        if not value:
+            raise OptionError(f"the subject of {strategy} is made of the {what}, which is not given.")
+    if strategy == "topic_name":
+        return f"{topic}-{'key' if is_key else 'value'}"
+    return "-".join(str(value) for value in needs[strategy].values())
 
 
 class NoSchemaError(PenstockError):
@@ -53,6 +74,12 @@ class Registry:
     key: str | None = None
     timeout: float = 15.0
 
+    def __post_init__(self) -> None:
+        if "@" in self.url:  # without the address, which has a password in it
+            raise OptionError("the address of a registry has no user in it: give username and password by themselves.")
+        if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", self.url):
+            raise OptionError(f"'{self.url}' is no address of a registry, such as http://localhost:8081.")
+
     def by_id(self, number: int) -> Registered:
         """The schema with an id. A NoSchemaError where there is none, a ConnectError where nobody answers."""
         known = shared("schemas", dict[tuple[str, int], Registered | float])
@@ -73,37 +100,46 @@ class Registry:
     def latest(self, subject: str) -> Registered:
         """The newest schema of a subject."""
         answer = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
-        return self._registered(int(answer["id"]), answer)
+        return self._registered(_id(answer), answer)
 
     def register(self, subject: str, type: str, text: str) -> int:
         """The id of a schema in a subject, which gets it where it does not have it."""
         body: dict[str, Any] = {"schema": text} | ({} if type == "AVRO" else {"schemaType": type})
         answer = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)
-        return int(answer["id"])
+        return _id(answer)
 
     def lookup(self, subject: str, type: str, text: str) -> int:
         """The id of a schema that a subject has. A NoSchemaError where it has not."""
         body: dict[str, Any] = {"schema": text} | ({} if type == "AVRO" else {"schemaType": type})
         answer = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}", body)
-        return int(answer["id"])
+        return _id(answer)
 
     def _unknown(self, number: int) -> NoSchemaError:
         return NoSchemaError(f"the registry at {self.url} has no schema with the id {number}")
 
     def _registered(self, number: int, answer: dict[str, Any]) -> Registered:
         references: dict[str, str] = {}
-        self._collect(answer.get("references") or [], references)
-        return Registered(number, answer.get("schemaType") or "AVRO", answer["schema"], tuple(references.items()))
+        self._collect(answer.get("references"), references)
+        return Registered(number, answer.get("schemaType") or "AVRO", _schema(answer), tuple(references.items()))
 
-    def _collect(self, listed: Sequence[dict[str, Any]], into: dict[str, str]) -> None:
+    def _collect(self, listed: Any, into: dict[str, str], above: tuple[str, ...] = ()) -> None:
         """The texts of schemas that are referred to, those that others need first."""
-        for each in listed:
-            if each["name"] in into:
+        for each in listed if isinstance(listed, list) else []:
+            try:
+                name, subject, version = (
+                    str(each["name"]),
+                    urllib.parse.quote(each["subject"], safe=""),
+                    each["version"],
+                )
+            except (KeyError, TypeError):
+                raise Disconnected(f"the registry at {self.url} refers to something else than a schema") from None
+            if name in above:
+                raise NoSchemaError(f"the registry at {self.url} has schemas that refer to each other: {name}")
+            if name in into:
                 continue
-            subject = urllib.parse.quote(each["subject"], safe="")
-            answer = self._ask(f"/subjects/{subject}/versions/{each['version']}")
-            self._collect(answer.get("references") or [], into)
-            into[each["name"]] = answer["schema"]
+            answer = self._ask(f"/subjects/{subject}/versions/{version}")
+            self._collect(answer.get("references"), into, (*above, name))
+            into[name] = _schema(answer)
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return Retry(f"asking the registry at {self.url}", timeout=self.timeout).run(lambda: self._once(path, body))
@@ -119,8 +155,8 @@ class Registry:
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self.url.rstrip("/") + path, data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT, context=self._context()) as answer:
-                content = json.loads(answer.read())
+            with self._opener().open(request, timeout=TIMEOUT) as answer:
+                content = json.loads(_within(answer, TIMEOUT))
         except urllib.error.HTTPError as error:
             raise self._refused(error, path) from None
         except ssl.SSLCertVerificationError as error:
@@ -129,6 +165,8 @@ class Registry:
             ) from None
         except ValueError:
             raise Disconnected(f"the registry at {self.url} does not answer with JSON") from None
+        except http.client.HTTPException as error:
+            raise Disconnected(f"the registry at {self.url} breaks off: {error!r}") from None
         except OSError as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):
@@ -140,6 +178,12 @@ class Registry:
             raise Disconnected(f"the registry at {self.url} answers with something else than a schema")
         return content
 
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """Goes nowhere else: a redirect would take the password along."""
+        context = self._context()
+        secure = [urllib.request.HTTPSHandler(context=context)] if context is not None else []
+        return urllib.request.build_opener(_NoRedirect, *secure)
+
     def _refused(self, error: urllib.error.HTTPError, path: str) -> PenstockError:
         with error:
             text = error.read(1000).decode(errors="replace")
@@ -148,6 +192,9 @@ class Registry:
         except (ValueError, KeyError, TypeError):
             text = text.strip() or error.reason
         where = f"the registry at {self.url}"
+        if 300 <= error.code < 400:
+            target = error.headers.get("Location", "elsewhere")
+            return OptionError(f"{where} sends us to {target}, where no password is sent to: set that address.")
         if error.code in (401, 403):
             return OptionError(f"{where} refuses the user, password or token ({error.code}): {text}.")
         if error.code == 404:
@@ -166,3 +213,32 @@ class Registry:
         except OSError as error:
             raise OptionError(f"the certificate or key for {self.url} cannot be read: {error}.") from None
         return context
+
+
+def _schema(answer: dict[str, Any]) -> str:
+    text = answer.get("schema")
+    if not isinstance(text, str):
+        raise Disconnected("the registry answers without a schema")
+    return text
+
+
+def _id(answer: dict[str, Any]) -> int:
+    number = answer.get("id")
+    if type(number) is not int:
+        raise Disconnected("the registry answers without the id of a schema")
+    return number
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *given: Any, **named: Any) -> None:
+        """No request: the answer is an error then."""
+
+
+def _within(answer: Any, seconds: float) -> bytes:
+    """All of an answer. A TimeoutError where it takes too long, also if it comes byte by byte."""
+    parts, deadline = [], time.monotonic() + seconds
+    while part := answer.read1(1 << 16):
+        parts.append(part)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"its answer takes longer than {seconds:g}s")
+    return b"".join(parts)

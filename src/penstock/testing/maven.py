@@ -21,8 +21,9 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 DEPENDENCY = """
     <dependency>
-      <groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>{rest}
+      <groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>{form}{rest}
     </dependency>"""
+FORM = "<classifier>{3}</classifier><type>{4}</type>"
 ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
@@ -31,7 +32,8 @@ class NoMavenError(OptionError):
 
 
 def jars(name: str, coordinates: Sequence[str], *, whose: str, why: str, transitive: bool = True) -> list[Path]:
-    """The jars of these `group:artifact:version`, with what they depend on, or, if not `transitive`, alone.
+    """The jars of these `group:artifact:version`, with what they depend on, or, if not `transitive`, alone. Files that
+    are no jars have a classifier and a type behind that, such as `:all:tar.gz`.
 
     `name` is their folder in the cache, and has a version in it: what is there is not fetched again. `whose` they are,
     such as "Kafka's", and `why` they are fetched is said to the user.
@@ -51,14 +53,17 @@ def jars(name: str, coordinates: Sequence[str], *, whose: str, why: str, transit
             if not folder.exists():
                 (cache / "pom.xml").write_text(pom(name, coordinates, transitive=transitive))
                 _fetch(maven, cache, folder, f"{whose} jars {why}")
-    return sorted(folder.glob("*.jar"))
+    return sorted(folder.iterdir())
 
 
 def pom(name: str, coordinates: Sequence[str], *, transitive: bool) -> str:
     """The project that Maven is asked about: it has these dependencies, and nothing else."""
     rest = "" if transitive else ALONE
-    dependencies = "".join(DEPENDENCY.format(*coordinate.split(":"), rest=rest) for coordinate in coordinates)
-    return POM.format(name=name, dependencies=dependencies)
+    dependencies = []
+    for words in (coordinate.split(":") for coordinate in coordinates):
+        form = FORM.format(*words) if len(words) > 3 else ""
+        dependencies.append(DEPENDENCY.format(*words, form=form, rest=rest))
+    return POM.format(name=name, dependencies="".join(dependencies))
 
 
 def _fetch(maven: str, cache: Path, folder: Path, what: str) -> None:
