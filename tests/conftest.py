@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,12 +14,17 @@ import iggy_servers
 import s2_servers
 from kafka_servers import KafkaAdmin
 from nats_servers import Admin, server
+from penstock.connectors.kinesis import cursor
 from penstock.errors import PenstockError
 from penstock.kit import retry
 from penstock.spark.session import local_session
 from penstock.testing.kafka import KafkaBroker, NoKafkaError, spark_kafka_jars
 from penstock.testing.nats_server import NatsServer
 from penstock.testing.s2_lite import NoS2LiteError, S2Lite
+from penstock.testing.schema_registry import NoSchemaRegistryError
+
+if TYPE_CHECKING:
+    from kinesis_servers import Kinesis
 
 _names = itertools.count(1)
 # How the reasons begin for which tests are skipped.
@@ -27,8 +32,15 @@ WITHOUT = (
     "no s2-lite is here, nor cargo to build it with",
     "Kafka's jars are not here, nor mvn to fetch them with",
     "no Java is here to run Kafka with",
+    "Apicurio's jars are not here, nor mvn to fetch them with",
+    "no Java 21 is here to run a schema registry with",
 )
 retry.FIRST_WAIT = 0.01  # tests cut connections by the thousand
+cursor.PAUSE = 0.0  # the double takes as many requests as one likes
+
+# Whom the double of Kinesis believes. A table keeps no secret, so some tests have them from here.
+os.environ.setdefault("AWS_ACCESS_KEY_ID", "testing")
+os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "testing")
 
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", class_archive.SHORT_LIVED)
 for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_EXECUTOR_OPTS"):
@@ -73,12 +85,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def _without_server_skipped() -> Iterator[None]:
     try:
         yield
-    except (NoS2LiteError, NoKafkaError) as error:
+    except (NoS2LiteError, NoKafkaError, NoSchemaRegistryError) as error:
         pytest.skip(str(error))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for all tests that had no S2, or no Kafka: it is easily overlooked that they proved nothing."""
+    """One line for all tests that had no server: it is easily overlooked that they proved nothing."""
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     for missing in WITHOUT:
         if without := sum(missing in reason for reason in skipped):
@@ -124,6 +136,15 @@ def iggy_admin(iggy: iggy_servers.Server) -> iggy_servers.IggyAdmin:
 
 
 @pytest.fixture(scope="session")
+def kinesis() -> "Iterator[Kinesis]":
+    """One double of Kinesis for all tests, or AWS."""
+    import kinesis_servers  # it takes a second
+
+    with kinesis_servers.server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
     """One broker for all tests that do not harm it. With it, the session of `spark` has format("kafka")."""
     spark_kafka_jars()  # it says why, where the session has none
@@ -156,6 +177,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {"spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR", "spark.sql.warehouse.dir": str(warehouse)}
+    conf["spark.sql.python.filterPushdown.enabled"] = "true"  # for those who ask for it by an option
     session = local_session("penstock-tests", "local[2]", conf=conf | _kafka_format(request.session.items))
     yield session
     session.stop()

@@ -12,9 +12,8 @@ def register(spark: Any) -> None:
     """Make every format known to a session by value, for a cluster where Penstock is not installed.
 
     Only our code travels: the cluster's Python needs pyarrow, numpy and pydantic, and nkeys for NKeys. Also
-    turns on that filters of batch reads are pushed down, which Spark has off by default, and lets Spark hide more
-    names of secrets than it knows by itself. And lets tasks report what they did, for `penstock.figures`: not
-    with Spark Connect, which has no accumulators.
+    lets Spark hide more names of secrets than it knows by itself. And lets tasks report what they did, for
+    `penstock.figures`: not with Spark Connect, which has no accumulators.
     """
     from penstock.spark.installed import require_spark
 
@@ -32,7 +31,6 @@ def register(spark: Any) -> None:
         known = connector(name)
         known.accumulator = accumulator
         spark.dataSource.register(known)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     hide_secrets(spark)
 
 

@@ -59,13 +59,13 @@ def test_the_arrow_schema_is_what_spark_makes_of_ours(name: str) -> None:
 
 def test_filters_on_position_and_time_read_less(spark: SparkSession, log: JournalLog) -> None:
     log.append("shard", [f"v{i}" for i in range(200)])
-    frame = spark.read.format("journal").options(**log.options()).load()
-    assert frame.where("sequence >= 150 and sequence < 160").count() == 10
+    reader = spark.read.format("journal").options(**log.options(), pushFilters=True)
+    assert reader.load().where("sequence >= 150 and sequence < 160").count() == 10
     assert log.calls()[-1] == "read shard 150 160"
-    assert frame.where("sequence in (3, 9)").count() == 2
+    assert reader.load().where("sequence in (3, 9)").count() == 2
     assert log.calls()[-1] == "read shard 3 10"
     before = len(log.calls())
-    assert frame.where("sequence > 500").count() == 0
+    assert reader.load().where("sequence > 500").count() == 0
     assert len(log.calls()) == before
 
 
@@ -73,7 +73,7 @@ def test_a_limit_counts_rows_before_filters_whether_they_are_pushed_or_not(
     spark: SparkSession, log: JournalLog
 ) -> None:
     log.append("shard", [f"v{i}" for i in range(200)])
-    frame = spark.read.format("journal").options(**log.options(), maxRecords=10).load()
+    frame = spark.read.format("journal").options(**log.options(), maxRecords=10, pushFilters=True).load()
     for pushed in ("true", "false"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
         try:
@@ -108,7 +108,7 @@ def test_filters_are_no_error_where_the_session_does_not_push_them(spark: SparkS
     log.append("shard", ["a", "b"])
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
-        frame = spark.read.format("journal").options(**log.options()).load()
+        frame = spark.read.format("journal").options(**log.options(), pushFilters=True).load()
         assert frame.where("sequence = 1").count() == 1
         assert log.calls()[-1] == "read shard 0 2"
     finally:
@@ -212,8 +212,8 @@ def test_subject_filters_are_pushed_and_never_change_a_result(
     subjects = [f"{stream}.{a}.{b}" for a in ("eu", "us", "eux") for b in ("x", "y")]
     admin.create(stream)
     admin.publish((subjects[i % 6], str(i).encode()) for i in range(60))
-    frame = spark.read.format("jetstream").options(servers=nats.url, stream=stream).load()
-    kept = frame.localCheckpoint()
+    reader = spark.read.format("jetstream").options(servers=nats.url, stream=stream, pushFilters=True)
+    kept = reader.load().localCheckpoint()
     eu, prefix = subjects[0], f"{stream}.eu"
     for where in (
         f"subject = '{eu}'",
@@ -229,7 +229,7 @@ def test_subject_filters_are_pushed_and_never_change_a_result(
         f"subject = '{eu}' or sequence = 3",
     ):
         expected = sorted(r.sequence for r in kept.where(where).collect())
-        assert sorted(r.sequence for r in frame.where(where).collect()) == expected, where
+        assert sorted(r.sequence for r in reader.load().where(where).collect()) == expected, where
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clients.jetstream": {"errors", "arrow", "options", "clients.answers", "clients.nats"},
     "clients.s2": {"errors", "arrow", "options", "kit.process_cache", "clients.answers"},
     "clients.iggy": {"errors", "arrow", "options", "kit.process_cache", "kit.retry"},
+    "clients.kinesis": {"errors", "options", "kit.process_cache"},
     "tables": {"errors", "arrow", "kit", "spark.needed"},
     "spark": {"errors", "arrow", "options", "planning", "kit"},
     "connectors": {"errors", "arrow", "options", "planning", "kit", "tables", "clients", "spark.connector"},
@@ -57,12 +58,15 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock.pipelines.trial",
     "penstock.spark.progress",
     "penstock.spark.session",
+    "penstock.spark.warm",
 }
 MAY_OPEN_SOCKETS = {
     "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
     "penstock.codecs.registry",
     "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",
     "penstock.testing.iggy_double", "penstock.testing.proxy",
+    "penstock.testing.schema_registry",
+    "penstock.spark.warm", "penstock.spark.lean.sitecustomize",
 }  # fmt: skip
 SOCKET_MODULES = {"socket", "ssl", "select", "selectors", "asyncio", "socketserver", "http", "urllib.request"}
 
@@ -241,7 +245,9 @@ def test_a_shim_loads_no_client_library_and_no_command_line() -> None:
     # Spark imports the shims of all connectors in each of its Python processes, whether they are used or not.
     loaded = loaded_by(*SHIMS)
     assert set(SHIMS) <= loaded
-    assert loaded & {"nkeys", "nats", "typer", "rich", "zstandard", "s2_sdk", "apache_iggy", "xxhash"} == set()
+    assert (
+        loaded & {"nkeys", "nats", "typer", "rich", "zstandard", "s2_sdk", "apache_iggy", "xxhash", "botocore"} == set()
+    )
 
 
 def test_clients_and_planning_run_without_spark() -> None:

@@ -129,7 +129,7 @@ class ResumingSource(FakeSource):
         self.resumed.append((at, dict(notes)))
         self.hidden = ""
 
-    def notes(self) -> dict[str, str]:
+    def notes(self, at: Offsets) -> dict[str, str]:
         return {"s": "noted"}
 
     def bounds(self) -> Bounds:
@@ -587,7 +587,7 @@ def test_a_source_that_stops_counting_half_way_is_cut_by_numbers() -> None:
     plan = planner(source, maxRecordsPerPartition="25")
     end = step(plan, source, start := begin(plan))
     assert "cuts" not in end
-    assert [len(task[0]) for task in plan.tasks(start, end)] == [25] * 40
+    assert [task[0].length for task in plan.tasks(start, end)] == [25] * 40
 
 
 def test_a_replayed_batch_asks_nobody_and_gives_the_same_tasks_under_other_options() -> None:
@@ -609,7 +609,7 @@ def test_no_task_reads_more_than_the_partition_limit(sparse: bool) -> None:
     plan = planner(source, maxRecordsPerPartition="300")
     start = begin(plan)
     planned = plan.tasks(start, step(plan, source, start))
-    assert [sum(map(len, task)) for task in planned] == [250, 250, 250, 250]
+    assert [sum(span.length for span in task) for task in planned] == [250, 250, 250, 250]
 
 
 @pytest.mark.parametrize("sparse", [False, True])

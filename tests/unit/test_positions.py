@@ -257,8 +257,8 @@ def test_tasks_cover_a_batch_exactly_once_and_none_reads_more_than_it_may(
     start, end = batch
     planned = tasks(start, end, per_task)
     assert positions_of(planned) == positions_between(start, end)
-    assert all(0 < sum(map(len, task)) <= per_task for task in planned)
-    assert all(len(span) > 0 and span.epoch == "e" for task in planned for span in task)
+    assert all(0 < sum(span.length for span in task) <= per_task for task in planned)
+    assert all(span.length > 0 and span.epoch == "e" for task in planned for span in task)
 
 
 @given(a_batch(), st.integers(1, 30), st.data())

@@ -16,6 +16,7 @@ FORMATS = {
     "nats": "penstock.connectors.nats:CoreNats",
     "s2": "penstock.connectors.s2:S2Streams",
     "iggy": "penstock.connectors.iggy:Iggy",
+    "kinesis": "penstock.connectors.kinesis:Kinesis",
     "journal": "penstock.connectors.journal:Journal",
 }
 

@@ -167,7 +167,7 @@ class BufferedSource:
         if self.shard in at:
             self.held.follow(at[self.shard].next)
 
-    def notes(self) -> Mapping[str, str]:
+    def notes(self, at: Offsets) -> Mapping[str, str]:
         """There are none."""
         return {}
 

@@ -195,6 +195,14 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class Bounded(Protocol):
+    """A sink whose server takes messages up to a size."""
+
+    def most_bytes(self) -> int:
+        """The most bytes that a message may have, with its headers. Asks the server."""
+
+
+@runtime_checkable
 class Marking(Protocol):
     """A source where another record may get the number of an old one, without a new epoch: after a purge that resets
     numbers, or on a server that lost what it had in memory. So the checkpoint has a mark beside each position.
@@ -238,6 +246,42 @@ class Weighing(Protocol):
 
 
 @runtime_checkable
+class Sparse(Protocol):
+    """A source whose positions do not tell how many records lie between them, as those of Kinesis. A range is read by
+    one task.
+    """
+
+    def limit(self, at: Offsets, bounds: Bounds, rows: int | None, size: int | None) -> Bounds:
+        """The bounds, with ends moved back: at most `rows` records, and about `size` bytes, lie between `at` and them.
+        Driver.
+        """
+
+    def is_outdated(self, notes: Mapping[str, str], new: Mapping[str, str]) -> bool:
+        """Whether notes of the last batch are so old that `new` ones are due, even if there is nothing to read."""
+
+    def behind(self, at: Offsets) -> int:
+        """About how many milliseconds ago the oldest record behind `at` was stored; 0 where there is none. Driver."""
+
+
+@runtime_checkable
+class Branching(Protocol):
+    """A source whose shards end, and are followed by others."""
+
+    def in_order(self, at: Offsets, bounds: Bounds) -> Bounds:
+        """The bounds, without records of shards that follow others which are not read to their end. Driver."""
+
+
+@runtime_checkable
+class Prefetching(Protocol):
+    """A source that has to read records on the driver, to know where they end. What is small travels to its task, so
+    that it is not read twice.
+    """
+
+    def fetched(self, span: Range) -> list[pa.RecordBatch] | None:
+        """The rows of a range, the same as `read` gives; None where the driver does not have all of them. Driver."""
+
+
+@runtime_checkable
 class Resuming(Protocol):
     """A source that treats a new query otherwise than one that goes on from a checkpoint."""
 
@@ -247,8 +291,8 @@ class Resuming(Protocol):
     def resume(self, at: Offsets, notes: Mapping[str, str]) -> None:
         """A query goes on at `at`, from a checkpoint with these notes. Driver; perhaps after `bounds`."""
 
-    def notes(self) -> Mapping[str, str]:
-        """What the next run must know of each shard besides its position. Driver, after `progress`."""
+    def notes(self, at: Offsets) -> Mapping[str, str]:
+        """What the next run must know of each shard besides its position `at`. Driver, after `progress`."""
 
 
 @runtime_checkable

@@ -36,7 +36,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 SECRET = "secret:"
 
 # What `option` declares besides the default, the meaning and an example.
-_EXTRAS = ("env", "place", "lines", "hidden_as", "instead")
+_EXTRAS = ("env", "place", "lines", "hidden_as", "instead", "also")
 
 
 def option(
@@ -49,21 +49,25 @@ def option(
     lines: bool = False,
     hidden_as: str | None = None,
     instead: str | None = None,
+    also: str | None = None,
 ) -> Any:
     """Declare one option. Without a default it is required.
 
     `env`: the environment variable to use where the option is not set, read on the driver. `place`: it says where the
     server is, which gets to see the secrets. `lines`: it may have several lines; other text may have no control
     characters. `hidden_as`: the name of a secret in Spark, which hides options by name; outside of Spark, its own name
-    works too. `instead`: the option that replaces this one, which works for one more version, with a warning.
+    works too. `instead`: the option that replaces this one, which works for one more version, with a warning. `also`:
+    another name, by which users of other connectors know it.
     """
+    if also:
+        doc = f"{doc} Also called `{also}`."
     if env:
         doc = f"{doc} Also from the environment variable `{env}`."
     return Field(
         default,
         description=doc,
         examples=[example] if example else None,
-        json_schema_extra=dict(zip(_EXTRAS, (env, place, lines, hidden_as, instead), strict=True)),
+        json_schema_extra=dict(zip(_EXTRAS, (env, place, lines, hidden_as, instead, also), strict=True)),
         validate_default=False,
     )
 
@@ -214,8 +218,10 @@ def shown(model: type[Options], name: str) -> str:
 
 def spellings(model: type[Options]) -> dict[str, str]:
     """The fields, by every name that users may write, in lower case."""
-    fields = model.model_fields
-    return {spelt.lower(): name for name in fields for spelt in (alias(name), shown(model, name))}
+    named = {
+        name: (alias(name), shown(model, name), _extra(field, "also")) for name, field in model.model_fields.items()
+    }
+    return {spelt.lower(): name for name, spelt_so in named.items() for spelt in spelt_so if spelt}
 
 
 def places(model: type[Options]) -> list[str]:
@@ -343,6 +349,6 @@ def _sentence(problem: Any, owner: str, model: type[Options], given: Mapping[str
         return f"{owner}: {reason}"
     hidden = {alias(n) for n in secrets(model)}
     # An address may have a password in it, so it is not shown.
-    if name in hidden or "@" in str(given[name]) or not reason.startswith("must"):
+    if name in hidden or "@" in str(given.get(name)) or not reason.startswith("must"):
         return f"option '{label}' {reason}"
-    return f"option '{label}' {reason}, but is {given[name]!r}"
+    return f"option '{label}' {reason}, but is {given.get(name)!r}"

@@ -70,6 +70,12 @@ class ReadOptions(Options):
         "was skipped.",
     )
     include_headers: bool = option(True, doc="Whether the rows have the column `headers`.")
+    push_filters: bool = option(
+        False,
+        doc="Batch reads only: let filters on `stream`, `sequence` and `timestamp` narrow what is read, where the "
+        "session has `spark.sql.python.filterPushdown.enabled=true`. Only for a DataFrame or table that is used once "
+        "in a session: Spark gives the filters of one use to all later ones, which then lack rows.",
+    )
 
     no_options: ClassVar[Mapping[str, str]] = {
         name.lower(): f"option '{name}' is Kafka's. {instead}. docs/coming-from-kafka.md has all of them side by side."

@@ -80,7 +80,7 @@ class Checkpoint:
         """What each task of the batch from here to `end` reads. Always the same for the same two checkpoints."""
         if self.fresh:
             return []
-        planned = tasks(self.positions, end.positions, end.per_task or 1, end.cuts, end.begins)
+        planned = tasks(self.positions, end.positions, end.per_task or 1, end.cuts, end.begins, self.notes)
         if planned and not end.per_task:
             raise _damaged(end.encode(), "it has rows to read, and no 'perTask'")
         at: dict[str, int] = {}

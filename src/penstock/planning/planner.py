@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.errors import OptionError
-from penstock.kit.contract import Emptying, Marking, Resuming, Source, Weighing
+from penstock.kit.contract import Branching, Emptying, Marking, Resuming, Source, Sparse, Weighing
 from penstock.kit.loss import LossReport
 from penstock.options import ReadOptions
 from penstock.planning.checkpoint import Checkpoint
@@ -111,7 +111,7 @@ class Planner:
                 at = at | settle({shard: at[shard] for shard in queues if shard in at}, queues)
             # An empty first batch writes the start into Spark's log. Without it, a query that crashes before its first
             # commit would start at 'latest' once more, behind rows that it never read.
-            return Checkpoint(at, notes=self._notes())
+            return Checkpoint(at, notes=self._notes(at))
         settled = self._settle(at, bounds)
         if self._target is not None:
             bounds = {
@@ -119,12 +119,15 @@ class Planner:
             }
         elif may_hold and self._hold(settled, bounds):
             return start
+        if isinstance(self.source, Branching):
+            bounds = self.source.in_order(settled, bounds)
         end = self._plan(settled, bounds, max_rows, self.options.max_bytes_per_trigger)
         positions = self._past_gaps(self._marked(end.positions), bounds)
-        if positions == at:
+        notes = self._notes(positions)
+        if positions == at and not self._must_note(start.notes, notes):
             return start
         moved = {s: p.next for s, p in settled.items() if p.next != at[s].next or _new_life(at[s], p)}
-        return replace(end, positions=positions, begins=moved, notes=self._notes())
+        return replace(end, positions=positions, begins=moved, notes=notes)
 
     def _resume(self, start: Checkpoint) -> Bounds:
         """Both ends of every shard. At first, a Resuming source is told where this run goes on."""
@@ -150,17 +153,26 @@ class Planner:
             self.source.commit(at)
         self._goes_on = False
 
-    def _notes(self) -> Mapping[str, str]:
-        return self.source.notes() if isinstance(self.source, Resuming) else {}
+    def _must_note(self, notes: Mapping[str, str], new: Mapping[str, str]) -> bool:
+        """Whether a batch without rows is due, to note how far the query has read though nothing has come."""
+        return isinstance(self.source, Sparse) and self.source.is_outdated(notes, new)
+
+    def _notes(self, at: Offsets) -> Mapping[str, str]:
+        return self.source.notes(at) if isinstance(self.source, Resuming) else {}
 
     def head(self) -> dict[str, Any]:
-        """Where all shards end, for Spark's progress events."""
+        """Where all shards end, for Spark's progress events; nothing where the distance tells nothing."""
+        if isinstance(self.source, Sparse):
+            return Checkpoint({}).encode()
         return Checkpoint({shard: Position(bound.next, bound.epoch) for shard, bound in self.look().items()}).encode()
 
-    def lag(self) -> int:
-        """How many positions lie behind the end of the last planned batch, over all shards."""
+    def lag(self) -> dict[str, int]:
+        """How far the last planned batch is behind, over all shards: `lag` in positions, or `lagMs` in milliseconds."""
+        if isinstance(self.source, Sparse):
+            return {"lagMs": self.source.behind(self._planned)}
         ends = self._planned
-        return sum(max(0, b.next - ends[s].next) if s in ends else b.next - b.first for s, b in self.look().items())
+        total = sum(max(0, b.next - ends[s].next) if s in ends else b.next - b.first for s, b in self.look().items())
+        return {"lag": total}
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Range, ...]]:
         """What each task reads between two checkpoints. Asks no server."""
@@ -255,7 +267,7 @@ class Planner:
         if wanted is None:
             return False
         spans = [Range(s, at[s].next, b.next) for s, b in bounds.items() if s in at]
-        ahead = sum(map(len, spans))
+        ahead = sum(span.length for span in spans)
         if ahead >= wanted:
             if self._counted is None or self._counted[0] is not bounds or self._counted[1] != at:
                 self._counted = (bounds, at, sum(self._rows(span) for span in spans))
@@ -268,8 +280,8 @@ class Planner:
         return True
 
     def _rows(self, span: Range) -> int:
-        counted = self._counts(span.shard, [span.start, span.end]) if len(span) else None
-        return counted[0] - counted[1] if counted else len(span)
+        counted = self._counts(span.shard, [span.start, span.end]) if span.length else None
+        return counted[0] - counted[1] if counted else span.length
 
     def _counts(self, shard: str, positions: Sequence[int]) -> Sequence[int] | None:
         return self._ask(lambda: self.source.count(shard, positions))
@@ -278,22 +290,26 @@ class Planner:
         self, start: Offsets, bounds: Bounds, max_rows: int | None, max_bytes: int | None = None, counting: bool = True
     ) -> Checkpoint:
         """The end of a batch, and how it is cut into tasks: by rows if the source can count them, or by positions."""
+        source = self.source
+        if isinstance(source, Sparse):
+            held = self._ask(partial(source.limit, start, bounds, max_rows, max_bytes))
+            end = advance(start, held)
+            return Checkpoint(end, per_task=1, cuts={s: [] for s in start if s in end and end[s].next > start[s].next})
         end = advance(start, bounds)
         spans = {s: Range(s, start[s].next, end[s].next) for s in start if end[s].next > start[s].next}
-        source = self.source
         if max_bytes is not None and spans and isinstance(source, Weighing):
             bounds = self._ask(partial(source.weigh, start, bounds, max_bytes))
         limit = _rows_allowed(max_bytes, bounds, max_rows)
         most, at_least = self.options.max_records_per_partition, self.options.min_partitions or 1
-        ahead = sum(map(len, spans.values()))
+        ahead = sum(span.length for span in spans.values())
         counting = counting and (ahead > most or at_least > 1 or (limit is not None and ahead > limit))
         counted = {s: self._counts(s, [span.start, span.end]) if counting else None for s, span in spans.items()}
-        rows = {s: c[0] - c[1] if (c := counted[s]) else len(span) for s, span in spans.items()}
+        rows = {s: c[0] - c[1] if (c := counted[s]) else span.length for s, span in spans.items()}
         tallies = {s: Tally(partial(self._count, s), spans[s], rows[s]) for s in sorted(spans) if counted[s]}
         try:
             if limit is not None and sum(rows.values()) > limit:
                 shares = share(rows, limit)
-                lengths = {s: len(span) if shares[s] == rows[s] else shares[s] for s, span in spans.items()}
+                lengths = {s: span.length if shares[s] == rows[s] else shares[s] for s, span in spans.items()}
                 for shard, tally in tallies.items():
                     if shares[shard] < rows[shard]:
                         lengths[shard] = tally.locate([shares[shard]])[0] - spans[shard].start

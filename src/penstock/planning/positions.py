@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+# The position behind the last record of a shard that has ended, and gets no others. No record has so large a number.
+END = 10**60
+
 
 class Position(NamedTuple):
     """Where a query stands in one shard. `mark` identifies the record before it, should another get its number."""
@@ -38,7 +41,7 @@ Bounds = dict[str, Bound]
 @dataclass(frozen=True)
 class Range:
     """What a task reads of one shard. `marked` is the position where the batch ends, and `mark` its mark; a batch read
-    has neither.
+    has neither. `note`: what the source noted of the shard where the batch begins.
     """
 
     shard: str
@@ -47,8 +50,11 @@ class Range:
     epoch: str = ""
     marked: int = 0
     mark: str = ""
+    note: str = ""
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
+        """The number of positions. No `len`, which large numbers would overflow."""
         return max(0, self.end - self.start)
 
 
@@ -104,12 +110,15 @@ class Loss(NamedTuple):
 
 
 def lost(start: Offsets, bounds: Bounds) -> list[Loss]:
-    """What can no longer be read from `start` on. A gap behind the first record kept is not a loss."""
+    """What can no longer be read from `start` on. A gap behind the first record kept is not a loss, and nor is a shard
+    that was read to its end.
+    """
     losses = []
     for shard, position in start.items():
         bound = bounds.get(shard)
         if bound is None:
-            losses.append(Loss(shard, position.next, None, "gone"))
+            if position.next != END:
+                losses.append(Loss(shard, position.next, None, "gone"))
         elif position.epoch and bound.epoch and position.epoch != bound.epoch:
             losses.append(Loss(shard, position.next, bound, "recreated"))
         elif bound.next < position.next:
@@ -156,10 +165,12 @@ def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = Non
     """The end of the next batch: the end of every shard, or `rows` behind `start`. Never moves backwards.
 
     A shard that is not in `start` gets its first position and is read from the next batch on. So a batch is planned
-    from its start and end alone, also when it is replayed.
+    from its start and end alone, also when it is replayed. A shard that is gone and was read to its end is forgotten.
     """
     end = {}
     for shard, position in start.items():
+        if position.next == END and shard not in bounds:
+            continue
         head = bounds[shard].next if shard in bounds else position.next
         stop = head if rows is None else min(head, position.next + rows.get(shard, 0))
         end[shard] = position if stop <= position.next else Position(stop, position.epoch)
@@ -170,7 +181,7 @@ def advance(start: Offsets, bounds: Bounds, rows: Mapping[str, int] | None = Non
 
 def even(span: Range, parts: int) -> list[int]:
     """The positions that cut `span` into `parts` of equal length, give or take one."""
-    return [span.start + len(span) * part // parts for part in range(1, parts)]
+    return [span.start + span.length * part // parts for part in range(1, parts)]
 
 
 def tasks(
@@ -179,12 +190,13 @@ def tasks(
     per_task: int,
     cuts: Mapping[str, Sequence[int]] | None = None,
     begins: Mapping[str, int] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> list[tuple[Range, ...]]:
     """What each task of a batch reads: long ranges are cut, short ones share a task.
 
     The same arguments must give the same tasks in every version, as a replay must hand the same rows to the same
     partition. A shard that is only in `end` has nothing to read yet. `begins`: where reading begins in shards whose
-    records before that are gone.
+    records before that are gone. `notes`: what the source noted at `start`.
     """
     packed: list[tuple[Range, ...]] = []
     small: list[Range] = []
@@ -194,17 +206,17 @@ def tasks(
         new_life = start[shard].epoch and end[shard].epoch and start[shard].epoch != end[shard].epoch
         begin = (begins or {}).get(shard, 0 if new_life else start[shard].next)
         stop, epoch, mark = end[shard]
-        span = Range(shard, begin, stop, epoch, stop, mark)
-        if not len(span):
+        span = Range(shard, begin, stop, epoch, stop, mark, (notes or {}).get(shard, ""))
+        if not span.length:
             continue
         inner = (cuts or {}).get(shard)
         if inner is None:
-            inner = even(span, -(-len(span) // per_task))
+            inner = even(span, -(-span.length // per_task))
         if inner:
             pieces = pairwise([span.start, *inner, span.end])
             packed.extend((replace(span, start=a, end=b),) for a, b in pieces if b > a)
             continue
-        if small and sum(map(len, small)) + len(span) > per_task:
+        if small and sum(each.length for each in small) + span.length > per_task:
             packed.append(tuple(small))
             small = []
         small.append(span)

@@ -121,14 +121,14 @@ class Connector(spark.DataSource, Generic[Read, Write]):
         return remember(schema, raw, models) if is_create else schema
 
     def reader(self, schema: StructType) -> BatchReader[Read]:
-        """A reader for `spark.read`. It takes filters only where the session pushes them, or Spark would refuse it."""
+        """A reader for `spark.read`. It takes filters only where the user asks for it and the session pushes them."""
         # Spark pushes filters in a worker with this module, which runs only where the session allows it.
         pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
         options = self._reading(schema)
         why = self.only_streams(options)
         if why is not None:
             raise OptionError(f"there is nothing that could be read at once: {why}, or use readStream.")
-        reader_type = PushingReader if pushes else BatchReader
+        reader_type = PushingReader if pushes and options.push_filters else BatchReader
         return reader_type(type(self), options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader[Read]:  # noqa: N802 - Spark's name

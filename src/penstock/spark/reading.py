@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from penstock.arrow.buffers import cuts, sizes
 from penstock.arrow.ipc import pack, unpack
 from penstock.errors import OptionError
-from penstock.kit.contract import CLOCK_SLACK, Gathering, Holding, Predicate, Source
+from penstock.kit.contract import CLOCK_SLACK, Gathering, Holding, Predicate, Prefetching, Source
 from penstock.kit.figures import count, so_far
 from penstock.options import ReadOptions
 from penstock.planning.checkpoint import Checkpoint
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Bytes of rows inside a partition. They are part of the message that starts a task, and Spark refuses one of 128 MB.
 PIECE = 8 << 20
+# Bytes of rows that a batch takes along, where tasks could read them as well.
+SHIPPED = 64 << 20
 
 
 class Partition(spark.InputPartition):
@@ -119,12 +121,14 @@ class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTrigger
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where streams end, and the figures of this process. Spark only shows it in progress events."""
-        return self.planner.head() | {"metrics": {"lag": self.planner.lag(), **so_far().as_json()}}
+        return self.planner.head() | {"metrics": {**self.planner.lag(), **so_far().as_json()}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Partition]:
         """The tasks between two checkpoints. Always the same for the same two."""
         tasks = self.planner.tasks(start, end)
         source = self.planner.source
+        if isinstance(source, Prefetching):
+            return list(_prefetched(source, tasks))
         if not isinstance(source, Holding):
             return [Partition(ranges) for ranges in tasks]
         schema = self.connector.columns(self.options)
@@ -179,7 +183,7 @@ class BatchReader(_Reading[Read], spark.DataSourceReader):
 
 
 class PushingReader(BatchReader[Read]):
-    """A batch reader where the session has spark.sql.python.filterPushdown.enabled."""
+    """A batch reader with `pushFilters`, where the session has spark.sql.python.filterPushdown.enabled."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 - Spark's name
         """Keep the filters that can narrow the read. Returns all of them, so that Spark checks them again."""
@@ -193,6 +197,28 @@ def _rows(source: Source, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         return
     for span in ranges:
         yield from source.read(span)
+
+
+def _prefetched(source: Prefetching, tasks: Sequence[tuple[Range, ...]]) -> Iterator[Partition]:
+    """Partitions, with the rows that the driver has, as long as there is room for them."""
+    room = SHIPPED
+    for ranges in tasks:
+        rows = _fetched(source, ranges) if room > 0 else None
+        room -= len(rows or b"")
+        yield Partition(ranges, rows)
+
+
+def _fetched(source: Prefetching, ranges: Sequence[Range]) -> bytes | None:
+    """The rows of a task that the driver has, as one piece; None where its task must read them."""
+    batches: list[pa.RecordBatch] = []
+    for span in ranges:
+        rows = source.fetched(span)
+        if rows is None:
+            return None
+        batches += rows
+    if sum(batch.nbytes for batch in batches) > PIECE:
+        return None
+    return pack(batches, compressed=False)
 
 
 def _packed(schema: pa.Schema, source: Holding, ranges: Sequence[Range]) -> Iterator[bytes]:

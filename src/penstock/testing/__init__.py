@@ -8,18 +8,22 @@ if TYPE_CHECKING:
     from penstock.testing.iggy_double import IggyDouble
     from penstock.testing.journal import JournalLog
     from penstock.testing.kafka import KafkaBroker, spark_kafka_jars
+    from penstock.testing.kinesis import KinesisDouble
     from penstock.testing.nats_server import NatsServer, free_port
     from penstock.testing.proxy import Proxy
     from penstock.testing.s2_lite import S2Lite
+    from penstock.testing.schema_registry import SchemaRegistry
 
 __all__ = [
     "Conformance",
     "IggyDouble",
     "JournalLog",
     "KafkaBroker",
+    "KinesisDouble",
     "NatsServer",
     "Proxy",
     "S2Lite",
+    "SchemaRegistry",
     "WriteConformance",
     "free_port",
     "spark_kafka_jars",
@@ -32,10 +36,12 @@ _HOMES = {
     "JournalLog": "journal",
     "KafkaBroker": "kafka",
     "spark_kafka_jars": "kafka",
+    "KinesisDouble": "kinesis",
     "NatsServer": "nats_server",
     "free_port": "nats_server",
     "Proxy": "proxy",
     "S2Lite": "s2_lite",
+    "SchemaRegistry": "schema_registry",
 }
 
 

@@ -116,6 +116,10 @@ class JetStreamSink:
             self.drop()
             raise
 
+    def most_bytes(self) -> int:
+        """What the server takes."""
+        return self.open().connection.max_payload or 1 << 20
+
     @property
     def has_ledger(self) -> bool:
         """Whether each attempt is noted in a ledger."""

@@ -65,7 +65,7 @@ class JetStreamSource:
         self._discovery.search_again()
         self._upkeep.resume(at, notes)
 
-    def notes(self) -> Mapping[str, str]:
+    def notes(self, at: Offsets) -> Mapping[str, str]:
         """For each stream that releases messages: the query's filters, and the durable that keeps messages for it."""
         return self._upkeep.notes
 
@@ -135,13 +135,13 @@ class JetStreamSource:
         """
         rest, failures = span, 0
         retry = self.options.retry(f"reading stream '{span.shard}'")
-        while len(rest):
+        while rest.length:
             try:
                 calls = self._open()
                 info = self._check_range(calls, rest, failures)
                 if info is None:
                     return
-                engine = choose(self.options, calls, info, len(rest), self._reconnect)
+                engine = choose(self.options, calls, info, rest.length, self._reconnect)
                 for rows in engine(calls, rest.shard, rest.start, rest.end, self.options.subjects):
                     gap = first_gap(rows.sequence, rest.start)
                     # The stream may have lost the messages of a gap before the server could send them.
@@ -153,7 +153,7 @@ class JetStreamSource:
                         yield engines.as_batch(rows, span.shard, self.columns)
                     rest, failures = replace(rest, start=rows.next), 0
                     retry.progress()
-                if len(rest):
+                if rest.length:
                     self._check_range(self._open(), rest, failures)
                 return
             except Disconnected as error:

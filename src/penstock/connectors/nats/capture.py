@@ -57,9 +57,9 @@ class CapturedSource:
         before.close()
         self._source.resume(at, notes)
 
-    def notes(self) -> Mapping[str, str]:
+    def notes(self, at: Offsets) -> Mapping[str, str]:
         """The notes of the streams."""
-        return self._streams().notes()
+        return self._streams().notes(at)
 
     def bounds(self) -> Bounds:
         """Both ends of every stream. A loss where the streams no longer have all of the subjects."""

@@ -50,6 +50,12 @@ class CoreSink:
         """Reach the server."""
         keep(connect(self.options))
 
+    def most_bytes(self) -> int:
+        """What the server takes."""
+        if self._connection is None:
+            self._connection = connect(self.options)
+        return self._connection.max_payload or 1 << 20
+
     def close(self) -> None:
         """Give the connection back."""
         if self._connection is not None:

@@ -7,8 +7,10 @@ from functools import partial
 
 import pyarrow as pa
 
+from penstock.clients.s2.appends import MOST_BYTES
 from penstock.clients.s2.calls import Calls
 from penstock.connectors.s2 import rows
+from penstock.connectors.s2.chain import ROOM
 from penstock.connectors.s2.options import S2SinkOptions
 from penstock.connectors.s2.task import Seen, Task
 from penstock.errors import PenstockError
@@ -26,6 +28,10 @@ class S2Sink:
         rows.accept(options, columns)
         self.options, self.columns = options, columns
         self.before: Offsets = {}  # where streams ended before a `df.write` began
+
+    def most_bytes(self) -> int:
+        """What S2 takes in one append, less what the sink adds to it."""
+        return MOST_BYTES - ROOM
 
     def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
         """Append the rows that are not stored yet. Where tasks share a stream, the driver does so for small ones."""

@@ -79,7 +79,7 @@ class S2Source:
         """The rows of several ranges, in their order. Short ranges are requested together, and come in one batch."""
         left = self.planned(spans)
         while left:
-            group = list(takewhile(lambda span: len(span) <= MOST_RECORDS, left[:PIPELINE])) or left[:1]
+            group = list(takewhile(lambda span: span.length <= MOST_RECORDS, left[:PIPELINE])) or left[:1]
             left = left[len(group) :]
             answers = self._read_short(group) if len(group) > 1 else {}
             for is_answered, neighbours in groupby(group, key=answers.__contains__):
@@ -124,14 +124,16 @@ class S2Source:
     def _read_short(self, spans: Sequence[Range]) -> dict[Range, Records]:
         """The records of the ranges that were complete in one answer. The others are left to `_read`."""
         try:
-            answers = self._calls.read_short([(span.shard, span.start, len(span)) for span in spans])
+            answers = self._calls.read_short([(span.shard, span.start, span.length) for span in spans])
         except Disconnected:
             self._calls.drop()
             return {}
         return {
             span: records
             for span, records in zip(spans, answers, strict=True)
-            if len(records) == len(span) and records.sequence[0] == span.start and records.sequence[-1] == span.end - 1
+            if len(records) == span.length
+            and records.sequence[0] == span.start
+            and records.sequence[-1] == span.end - 1
         }
 
     def records(self, span: Range) -> Iterator[Records]:

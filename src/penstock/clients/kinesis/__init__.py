@@ -1,0 +1,1 @@
+"""Kinesis Data Streams, over boto3."""
