@@ -5,6 +5,7 @@ import platform
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import iggy_servers
+import kinesis_servers
 import penstock
 import s2_servers
 from nats_servers import Admin
@@ -144,19 +146,38 @@ def test_peek_at_iggy_shows_the_newest_of_all_partitions(
     assert all(f"p{partition}-{i}" in said for partition in range(2) for i in range(5))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-def test_the_demo_ends_everything_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
-    """In the middle of its first query, with a server, a driver, a JVM and Python workers."""
+def test_peek_at_kinesis_shows_the_newest_however_old_they_are(kinesis: "kinesis_servers.Kinesis", stream: str) -> None:
+    kinesis.make(f"peek-{stream}", 2)
+    kinesis.put(f"peek-{stream}", [b"old-%d" % i for i in range(5)], "shardId-000000000000")
+    kinesis.age(f"peek-{stream}", timedelta(hours=3))
+    kinesis.put(f"peek-{stream}", [b"new"], "shardId-000000000001")
+    words = [f"{key}={value}" for key, value in kinesis.options(f"peek-{stream}").items()]
+    code, said = peek("kinesis", *words, "-n", "3")
+    assert code == 0, said
+    assert [name in said for name in ("old-2", "old-3", "old-4", "new")] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("number", "started"),
+    [
+        (signal.SIGTERM, ("nats-server", "SparkSubmit", "penstock.spark.warm", "pyspark.daemon")),
+        (signal.SIGINT, ("nats-server",)),
+        (signal.SIGHUP, ("nats-server",)),
+    ],
+    ids=["SIGTERM", "SIGINT", "SIGHUP"],
+)
+def test_the_demo_ends_everything_that_it_started(
+    number: signal.Signals, started: tuple[str, ...], tmp_path: Path
+) -> None:
+    """In the middle of its first query, with a server, a driver, a JVM and Python workers, and already before that."""
     ran = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", "demo", "--records", "200000", "--master", "local[2]"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"TMPDIR": str(tmp_path)},
     )  # fmt: skip
     began: list[int] = []
     try:
-        wait(lambda: any("pyspark.daemon" in command(pid) for pid in descendants(ran.pid)), ran)
+        wait(lambda: all(any(name in command(pid) for pid in descendants(ran.pid)) for name in started), ran)
         began = descendants(ran.pid)
-        assert any("nats-server" in command(pid) for pid in began)
-        assert any("SparkSubmit" in command(pid) for pid in began)
         ran.send_signal(number)
         assert ran.wait(30) == (130 if number == signal.SIGINT else 128 + number)
         wait(lambda: not any(command(pid) for pid in began), seconds=30)

@@ -77,7 +77,7 @@ def whole(block: str) -> str:
 def test_every_pipeline_of_a_page_passes_check_and_its_json_schema(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("IGGY_PASSWORD", "NATS_URL", "KAFKA_JAAS"):
+    for name in ("IGGY_PASSWORD", "NATS_URL", "KAFKA_JAAS", "REGISTRY_PASSWORD"):
         monkeypatch.setenv(name, "x")
     (tmp_path / "nats.token").write_text("x")
     schema = Draft202012Validator(json_schema())
@@ -147,8 +147,8 @@ def _lines(code: str) -> str:
 
 
 def test_every_guarantee_names_tests_that_exist() -> None:
-    declared = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())["fault"]
-    for fault in declared:
+    declared = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text())
+    for fault in (*declared["fault"], *declared["pipeline"]):
         assert fault["tests"], f"nothing shows what happens when: {fault['what']}"
         for test in fault["tests"]:
             file, _, name = test.partition("::")
@@ -165,7 +165,7 @@ def test_the_tables_of_a_format_show_no_test_of_another_without_saying_so() -> N
     )
     for name, tables in zip(pages[1::2], pages[2::2], strict=True):
         for file, said in re.findall(r"\]\(\.\./([\w/.]+)\)( \(with)?", tables):
-            mine = re.search(r"/test_(s2|iggy|core)", file)
+            mine = re.search(r"/test_(s2|iggy|core|kinesis)", file)
             assert said or not mine or mine[1].replace("core", "nats") == name, f"{name} shows a test in {file}"
 
 
@@ -311,7 +311,7 @@ def test_describe_lists_connectors_and_options() -> None:
         said = " ".join(CliRunner().invoke(app, [command, "jetstrem"]).output.split())
         assert "there is no connector 'jetstrem'. Did you mean 'jetstream'?" in said
     said = " ".join(CliRunner().invoke(app, ["describe", "kafka"]).output.split())
-    assert "There are: iggy, jetstream, journal, nats, s2." in said
+    assert "There are: iggy, jetstream, journal, kinesis, nats, s2." in said
 
 
 def test_a_missing_java_is_one_sentence(tmp_path: Path) -> None:

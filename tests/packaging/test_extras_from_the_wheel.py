@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import iggy_servers
+import kinesis_servers
 import s2_servers
 from nats_servers import Admin
 from penstock.testing import JournalLog, NatsServer, S2Lite
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 # What connectors import of others, by extra; the last are of those who develop it.
 CLIENTS = {
     "nats": {"nkeys"}, "jetstream": {"nkeys"}, "s2": {"zstandard"}, "iggy": {"apache_iggy", "xxhash"},
+    "kinesis": {"botocore"},
 }  # fmt: skip
 ALL_CLIENTS = {*set().union(*CLIENTS.values()), "nats", "s2_sdk", "pandas"}
 # Long enough to be compressed.
@@ -234,6 +236,16 @@ def test_the_extra_iggy_alone_writes_and_reads_a_topic_by_keys(
     assert sorted(found) == VALUES
 
 
+def test_the_extra_kinesis_alone_writes_and_reads_a_stream(
+    install: Callable[..., Environment], kinesis: "kinesis_servers.Kinesis"
+) -> None:
+    python = install("kinesis")
+    assert python.importable(ALL_CLIENTS) == CLIENTS["kinesis"]
+    kinesis.make("from-the-wheel")
+    reach = kinesis.options("from-the-wheel")
+    assert written_and_read(python, "kinesis", reach, {"value": VALUES}) == VALUES
+
+
 def test_without_an_extra_spark_finds_the_formats_of_the_wheel_and_reads_one(
     install: Callable[..., Environment], tmp_path: Path
 ) -> None:
@@ -276,5 +288,5 @@ def test_without_spark_everything_that_needs_it_says_what_to_install(install: Ca
         "        assert isinstance(error, OptionError)\n"
         "        print(error)",
     ).splitlines()
-    assert len(says) == 9
+    assert len(says) == 10
     assert all("pip install 'penstock[local]'" in said and "of a cluster" in said for said in says), says

@@ -115,8 +115,11 @@ def descendants(pid: int) -> list[int]:
 
 
 def command(pid: int) -> str:
+    """The command line of a process, and its name, by which forks of a warm Python differ. Nothing once it ended."""
+    process = Path("/proc") / str(pid)
     try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return line and line + (process / "comm").read_text()
     except OSError:
         return ""
 
@@ -139,9 +142,7 @@ def kill_jvm(process: "subprocess.Popen[bytes]") -> None:
 
 def task_workers(process: "subprocess.Popen[bytes]") -> list[int]:
     """Python processes that run tasks: forked by the daemon, not the daemon itself."""
-    daemons = [
-        p for p in descendants(process.pid) if "pyspark.daemon" in command(p) and "pyspark.sql" not in command(p)
-    ]
+    daemons = [pid for pid in descendants(process.pid) if "pyspark.worker" in command(pid)]
     return [child for daemon in daemons for child in descendants(daemon)]
 
 

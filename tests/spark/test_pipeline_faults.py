@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -147,6 +148,42 @@ delivery = "at_least_once"
     assert ids(bodies(nats, f"{orders}OUT")) == list(range(stopped))
     done(spark, file)
     assert ids(bodies(nats, f"{orders}OUT")) == list(range(ROWS)), "a row is missing or there twice"
+
+
+def test_sigterm_twice_in_mid_batch_stops_at_once_with_a_sentence(
+    spark: SparkSession, nats: NatsServer, admin: Admin, orders: str, folder: Path
+) -> None:
+    """With several sinks, Python writes the batch: it is cut off there, in Java, and in the tasks."""
+    (folder / "stuck.py").write_text(
+        "import os, time\n\n"
+        "def rows(df):\n"
+        "    return df.mapInArrow(slowly, df.schema)\n\n"
+        "def slowly(batches):\n"
+        "    for batch in batches:\n"
+        "        time.sleep(float(os.environ.get('STUCK', '0')))\n"
+        "        yield batch\n"
+    )
+    sinks = f'[[sinks]]\ntype = "jetstream"\nsubject = "{orders}OUT.x"\n[[sinks]]\ntype = "noop"\n'
+    text = f'{source(nats, orders)}\n[[transforms]]\npython = "stuck:rows"\n\n{sinks}'
+    file = written(folder, "stuck", text + ONCE)
+    location = folder / ".penstock" / "stuck"
+    command = Command(folder, file)
+    with command.running(STUCK="300") as process:
+        wait(lambda: batches(location)[0] >= 1, process)
+        time.sleep(1)  # long enough for its task to begin
+        process.terminate()
+        wait(lambda: "once more stops at once" in command.said(), process)
+        process.terminate()
+        assert process.wait(60) == 130, command.said()
+    after = command.said().partition("once more stops at once\n")[2]
+    # A Python process of Spark's may tell that nobody listens to it any more, which means nothing.
+    after = re.sub(r"Traceback .*?BrokenPipeError: [^\n]*\n", "", after, flags=re.DOTALL)
+    assert [line.partition(" ")[2] for line in after.splitlines()] == ["stuck: stopped, 0 records", "stopped"], (
+        command.said()
+    )
+    assert batches(location) == (1, 0), "it was not in a batch"
+    done(spark, file)
+    assert ids(bodies(nats, f"{orders}OUT")) == list(range(ROWS))
 
 
 def test_of_three_pipelines_one_fails_for_good_one_waits_for_its_server_and_one_knows_of_neither(

@@ -209,6 +209,41 @@ available_now = true
     assert len(bodies(nats, f"{orders}DEAD")) == 1
 
 
+def test_a_dead_letter_that_the_server_would_not_take_is_cut_and_says_so(
+    spark: SparkSession, nats: NatsServer, admin: Admin, orders: str, folder: Path
+) -> None:
+    """A record may be as large as a message can be. With what happened in its headers, it is larger."""
+    most = 1 << 20
+    large, headed, small = b"x" * most, b"y" * (most - 2000), b"z" * (most - 3000)
+    admin.publish([(f"{orders}.n", large), (f"{orders}.n", small), (f"{orders}.n", headed, {"note": "n" * 1500})])
+    sinks = TO_STREAM.replace("{{region}}", "x") + '[errors]\nmode = "dead_letter"\n[errors.sink]\n'
+    sinks += 'type = "jetstream"\nservers = "{url}"\nsubject = "{stream}DEAD.x"\n'
+    text = (SOURCE + sinks).format(url=nats.url, stream=orders)
+    went = done(spark, written(folder, "orders", text))
+    assert (went.rows, went.errors) == (103, 4)
+    _, *dead = newest(connector("jetstream"), {"servers": nats.url, "stream": f"{orders}DEAD"}, 10)
+    by_position = {}
+    for letter in dead:
+        headers = {each["key"]: each["value"].decode() for each in letter["headers"]}
+        by_position[int(headers["penstock-position"])] = letter["value"], headers
+    value, headers = by_position[101]
+    assert most - 3000 < len(value) < most
+    assert large.startswith(value)
+    assert (headers["penstock-cut"], headers["penstock-stream"]) == (str(most), orders)
+    value, headers = by_position[102]
+    assert (value, headers.get("penstock-cut")) == (small, None)
+    value, headers = by_position[103]
+    assert (headers["penstock-cut"], "note" in headers) == (str(len(headed)), False)
+    assert headed.startswith(value)
+    as_json = 'type = "json"\nschema = "id BIGINT, region STRING"'
+    (pipeline,) = load([written(folder, "orders", text.replace(as_json, 'type = "text"'))])
+    assert [each.error[:40] for each in letters(pipeline, 10) if "cut" in each.error] == [
+        "(cut: the record has 1,048,576 bytes) a ",
+        "(cut: the record has 1,046,576 bytes) a ",
+    ]
+    assert replayed(spark, pipeline, lambda text: None).rows == 2, "half a record is not sent through again"
+
+
 @pytest.mark.parametrize(
     "transform",
     [
@@ -490,12 +525,59 @@ def test_a_trial_says_what_would_be_written_and_writes_nothing(nats: NatsServer,
 
 @pytest.mark.usefixtures("here")
 def test_a_trial_tells_everything_that_fails(nats: NatsServer, orders: str, folder: Path) -> None:
+    """Of a source that does not answer no columns are known, and no sink can be asked about them."""
     dead = f"nats://127.0.0.1:{free_port()}"
-    good, bad = ((SOURCE + TO_STREAM).format(url=url, stream=orders) for url in (nats.url, dead))
-    files = [written(folder, "good", good), written(folder, "bad", bad)]
+    source, away = (SOURCE.format(url=url, stream=orders) for url in (nats.url, dead))
+    sink = TO_STREAM.format(url=dead, stream=orders)
+    files = [written(folder, "sinkless", source + sink), written(folder, "sourceless", away + sink)]
     with pytest.raises(OptionError) as error:
         list(trial.tried(load(files), lambda text: None))
-    bad_record, no_server = str(error.value).splitlines()
-    assert bad_record.startswith(f"{files[0]}: a record at 42 of '{orders}' is not JSON of the schema")
-    assert no_server.startswith(f"{files[1]}: ")
-    assert dead.removeprefix("nats://") in no_server
+    no_sink, bad_record, no_source = str(error.value).splitlines()
+    place = dead.removeprefix("nats://")
+    assert no_sink.startswith(f"{files[0]}: sink 'jetstream': no NATS server answers ({place}")
+    assert bad_record.startswith(f"{files[0]}: source: a record at 42 of '{orders}' is not JSON of the schema")
+    assert no_source.startswith(f"{files[1]}: no NATS server answers ({place}")
+
+
+def test_a_transform_that_was_changed_over_a_half_done_batch_is_refused_until_it_is_put_back(
+    spark: SparkSession, folder: Path
+) -> None:
+    """The first sink has the rows of the batch, and the second one none: its folder is no folder."""
+    (folder / "in").mkdir()
+    (folder / "in" / "a.json").write_text("".join(f'{{"id": {i}}}\n' for i in range(20)))
+    (folder / "taken").write_text("no folder")
+
+    def edited(sql: str, place: str) -> Path:
+        ends = f'''
+[source]
+type = "file_system"
+identifier = "in/*.json"
+input_schema = {{ type = "json", schema = "id BIGINT" }}
+
+[[transforms]]
+sql = "{sql}"
+
+[[sinks]]
+type = "journal"
+identifier = "out"
+
+[[sinks]]
+type = "parquet"
+identifier = "{place}/rows"
+'''
+        return written(folder, "half", ends + ONCE)
+
+    before, after = "SELECT id FROM input", "SELECT id * 2 AS id FROM input"
+    went = run(spark, edited(before, "taken"))
+    assert (went.state, went.error) == (
+        State.FAILED,
+        f"ParentNotDirectoryException: Parent path is not a directory: file:{folder}/taken",
+    )
+    assert run(spark, edited(after, "free")).error.startswith(
+        "batch 0 is half done: the sink 'journal' has rows of it, and now they are others ("
+    )
+    done(spark, edited(before, "free"))
+    done(spark, edited(after, "free"))
+    rows = newest(connector("journal"), {"directory": str(folder / "out")}, 100)
+    assert sorted(json.loads(row["value"])["id"] for row in rows) == list(range(20))
+    assert spark.read.parquet(str(folder / "free" / "rows")).count() == 20

@@ -174,6 +174,45 @@ def test_a_damaged_one_counts_until_it_has_stood_still(tmp_path: Path, content: 
         assert time.monotonic() - began >= TTL
 
 
+@pytest.mark.parametrize("content", [b"", b'{"owner": "', b"\xff", b"null"])
+def test_one_that_is_damaged_is_written_again_by_its_holder_and_refused_to_others(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = threading.Event()
+    with lease(tmp_path, ttl=3, on_lost=lost.set) as held:
+        owner = holder(tmp_path).owner
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(InUseError, match=f"in use by process {os.getpid()} on host"):
+            lease(tmp_path, ttl=3).take()
+        assert holder(tmp_path).owner == owner
+        time.sleep(3)  # as long as one lives that is not renewed
+        assert (held.held, lost.is_set()) == (True, False)
+    assert f"the file '{tmp_path}/{FILE}' was damaged ({content!r}), and is written again" in caplog.text
+
+
+def test_one_that_is_damaged_before_the_eyes_of_another_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path, host="h2")
+    threading.Timer(0.2, (tmp_path / FILE).write_bytes, [b"{"]).start()
+    with pytest.raises(InUseError) as caught:
+        lease(tmp_path, ttl=60).take()
+    assert f"the file '{tmp_path}/{FILE}' was changed a moment ago. Whose it is cannot be read (b'{{')" in str(
+        caught.value
+    )
+
+
+def test_one_that_is_half_written_by_another_is_left_to_it(tmp_path: Path) -> None:
+    """A first look shows half of it. At the next one it is whole, and ours is lost."""
+    lost = threading.Event()
+    held = lease(tmp_path, ttl=6, on_lost=lost.set).take()
+    (tmp_path / FILE).write_bytes(b'{"owner": ')
+    held.renew()
+    assert (tmp_path / FILE).read_bytes() == b'{"owner": '
+    there = write(tmp_path, host="h2")
+    held.renew()
+    assert lost.is_set()
+    assert holder(tmp_path) == there
+
+
 def test_one_that_is_given_up_while_it_is_watched_is_taken(tmp_path: Path) -> None:
     write(tmp_path, host="h2")
     threading.Timer(0.2, (tmp_path / FILE).unlink).start()

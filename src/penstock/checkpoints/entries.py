@@ -212,9 +212,10 @@ def span(number: int, start: Offset | None, end: Offset | None) -> Span:
 def _planned_size(start: Offset, end: Offset) -> int | None:
     first, last = (Checkpoint.decode(json.loads(offset.text)) for offset in (start, end))
     try:
-        return sum(len(span) for spans in first.tasks_until(last) for span in spans)
+        total = sum(span.length for spans in first.tasks_until(last) for span in spans)
     except OptionError:
         return None
+    return total if total < 2**63 else None  # numbers of Kinesis count no records
 
 
 def _distance(start: Offset | None, end: Offset | None) -> int | None:

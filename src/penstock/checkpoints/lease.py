@@ -115,6 +115,7 @@ class Lease:
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._ended.set()  # until it is taken
         self._until = 0.0  # by the clock of this process, which others may take over from then on
+        self._damaged: bytes | None = None  # what the last look found, where it was no lease
         self._keeper: threading.Thread | None = None
 
     @property
@@ -189,7 +190,13 @@ class Lease:
             self._lose(f"{holder} has taken it")
             return
         if found is not None and holder is None:
-            return  # somebody is writing, and the next look shows who
+            # Somebody may be writing. Whoever takes so long that it looks the same the next time withdraws, and nobody
+            # who has watched us may take it before `_until`: then it is damaged, and ours.
+            if found != self._damaged or began >= self._until:
+                self._damaged = found
+                return
+            log.warning("%s was damaged (%r), and is written again by its holder", self._place, found[:40])
+        self._damaged = None
         self._me = replace(self._me, beat=self._me.beat + 1)
         self._write()
         if self.held:
@@ -249,8 +256,18 @@ class Lease:
             self.folder.remove(FILE)
 
     def _in_use(self, content: bytes) -> InUseError:
-        who = Holder.parse(content) or f"somebody whose {FILE} cannot be read"
-        return InUseError(f"pipeline checkpoint '{self.folder.location}' is in use by {who}: stop it first.")
+        holder = Holder.parse(content)
+        if holder is None:
+            return InUseError(
+                f"pipeline checkpoint '{self.folder.location}' is in use: {self._place} was changed a moment ago. "
+                f"Whose it is cannot be read ({content[:40]!r}). Stop that run first; if there is none, try "
+                f"again after {self.ttl:g}s."
+            )
+        return InUseError(f"pipeline checkpoint '{self.folder.location}' is in use by {holder}: stop it first.")
+
+    @property
+    def _place(self) -> str:
+        return f"the file '{self.folder.location}/{FILE}'"
 
     def __enter__(self) -> Self:
         return self if self.held else self.take()

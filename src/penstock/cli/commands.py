@@ -32,7 +32,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
-    """NATS, JetStream, S2 and Iggy streams for Apache Spark."""
+    """NATS, JetStream, S2, Iggy and Kinesis streams for Apache Spark."""
 
 
 for command in (pipelines.run, pipelines.check, pipelines.new, pipelines.convert, pipelines.export, pipelines.schema):

@@ -1,12 +1,14 @@
 """The newest records of a source, without Spark."""
 
+import time
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import OptionError
+from penstock.kit.contract import Source, Sparse
 from penstock.options import alias
-from penstock.planning.positions import Range
+from penstock.planning.positions import Bound, Range
 
 
 def newest(connector: Any, given: dict[str, str], count: int) -> list[dict[str, Any]]:
@@ -28,10 +30,10 @@ def newest(connector: Any, given: dict[str, str], count: int) -> list[dict[str, 
         for shard, bound in source.bounds().items():
             reach = count
             while True:
-                span = Range(shard, max(bound.first, bound.next - reach), bound.next, bound.epoch)
-                batches = list(source.read(span)) if len(span) else []
+                span = Range(shard, _start(source, shard, bound, reach), bound.next, bound.epoch)
+                batches = list(source.read(span)) if span.length else []
                 rows = pa.Table.from_batches(batches, schema=connector.columns(options))
-                if len(rows) >= count or span.start == bound.first or not len(span):
+                if len(rows) >= count or span.start == bound.first or not (span.length or isinstance(source, Sparse)):
                     break
                 reach *= 8
             tables.append(rows)
@@ -46,3 +48,13 @@ def newest(connector: Any, given: dict[str, str], count: int) -> list[dict[str, 
         everything = everything.sort_by(sorting)
     shown: list[dict[str, Any]] = everything.slice(max(0, len(everything) - count)).to_pylist()
     return shown
+
+
+def _start(source: Source, shard: str, bound: Bound, reach: int) -> int:
+    """A position that many records before the end, or seconds where positions do not count records."""
+    if not isinstance(source, Sparse):
+        return max(bound.first, bound.next - reach)
+    seconds = min(reach, 400 * 86_400)  # more than anything is kept for
+    if seconds < reach:
+        return bound.first
+    return source.find(shard, time.time_ns() // 1000 - seconds * 1_000_000)

@@ -1,6 +1,7 @@
 """The Spark application that pipelines run in: one session with what their files ask for. Knows Spark; no servers."""
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -49,6 +50,20 @@ def stop(spark: "SparkSession") -> None:
 
     with contextlib.suppress(Py4JError, OSError):
         spark.stop()
+
+
+def hush(spark: "SparkSession") -> None:
+    """Let Spark and its link to Python say nothing more on this terminal: all that is cut off would show its stack of
+    calls. The log of a Spark Connect server is its own.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    with contextlib.suppress(Py4JError, PySparkException, OSError):
+        spark.sparkContext.setLogLevel("OFF")
+        java = spark.sparkContext._jvm.java  # type: ignore[union-attr] # a session has one
+        java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))  # Scala's, and threads'
 
 
 def settings(pipelines: Sequence[Pipeline]) -> dict[str, str]:

@@ -20,6 +20,10 @@ _MEANINGLESS = {
     "enable_checkpointing": "every batch is a checkpoint, always",
     "checkpoint_interval_secs": "every batch is a checkpoint: poll_interval_ms says how often",
 }
+_OWN_TASKS = {
+    "file_system": "Spark reads files with as many tasks as they need",
+    "kinesis": "each shard is read by one task",
+}
 _PROPERTIES = {
     "queryable.state.name": "Flink's state cannot be queried here",
     "state.backend": "Flink's setting: a stateful query of Spark has [spark.conf] "
@@ -67,10 +71,10 @@ def convert(text: str, key: str) -> Converted:
     lines = [f"key = {_toml(key)}", "", "[source]", f"type = {_toml(kind)}"]
     if "source_identifier" in config:
         lines.append(f"identifier = {_toml(config['source_identifier'])}")
-    if kind == "file_system" and "parallelism" in config:
-        left_out.append("parallelism: Spark reads files with as many tasks as they need.")
+    if isinstance(kind, str) and kind in _OWN_TASKS and "parallelism" in config:
+        left_out.append(f"parallelism: {_OWN_TASKS[kind]}.")
     for name in _SAME:
-        if name in config and not (kind == "file_system" and name == "parallelism"):
+        if name in config and not (isinstance(kind, str) and kind in _OWN_TASKS and name == "parallelism"):
             value = config[name]
             if name == "initial_offset" and isinstance(value, str) and value.isdigit():
                 value = {"0": int(value)}

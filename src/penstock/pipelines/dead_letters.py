@@ -68,6 +68,8 @@ def fields(headers: Any) -> dict[str, str]:
 def letter(told: Mapping[str, str], value: bytes | None) -> Letter:
     """A dead letter by what is told of it."""
     time, stream, position, error = (told.get(name, "") for name in ("time", "stream", "position", "error"))
+    if "cut" in told:
+        error = f"(cut: the record has {int(told['cut']):,} bytes) {error}"
     return Letter(time, stream, position, error, b"" if told.get("empty") == "true" else value or b"")
 
 
@@ -111,6 +113,7 @@ def records(spark: "SparkSession", pipeline: Pipeline, of_source: "StructType") 
         own = f"filter(headers, h -> startswith(h.key, '{HEADER}'))"
         pair = f"struct(substr(h.key, {len(HEADER) + 1}), string(h.value))"
         by_name = f.expr(f"map_from_entries(transform({own}, h -> {pair}))")
+        stored = stored.where(by_name["cut"].isNull())  # half a record is none
         told = {name: by_name[name] for name in (*DEAD_HEADERS, "meta", "empty")}
         kept = f.expr(f"filter(headers, h -> NOT startswith(h.key, '{HEADER}'))")
     value = f.when(told.get("empty", f.lit(None)) == "true", f.lit(None).cast("binary")).otherwise(f.col("value"))

@@ -70,6 +70,7 @@ def source(file: Sections, raw: Any) -> tuple[model.Source | None, SourceEnd | N
     except OptionError as error:
         file.problem((*place, "initial_offset"), str(error))
     file.parse(name, kind.options, options, place, source.properties)
+    file.place_paths(kind.options, options)
     if name == "kafka":
         options.setdefault("includeHeaders", "true")  # Spark's own default is false
     if is_files and "path" in options:
@@ -116,6 +117,7 @@ def sink(file: Sections, place: Place, raw: Any) -> SinkEnd | None:
     if sink.identifier is not None:
         _identify(file, place, kind.identifier, sink.identifier, options, name)
     file.parse(name, kind.options, options, place, sink.properties)
+    file.place_paths(kind.options, options)
     if name in ("kafka", "iggy") and templates.columns(options.get("topic", "")):
         way = "fill 'topic' in [routing]" if name == "kafka" else "give each topic a sink, and fill 'sink' in [routing]"
         file.problem(place, f"the topic of {name.title()} is one name, without columns in braces: {way}.")
@@ -127,6 +129,8 @@ def sink(file: Sections, place: Place, raw: Any) -> SinkEnd | None:
             )
         elif name != "iceberg":
             options["path"] = file.path(options["path"])
+    if sink.envelope and schema is not None and schema.type != "json":
+        file.problem((*place, "envelope"), f"an envelope is JSON, and the output_schema is {schema.type}: choose one.")
     if sink.envelope and not kind.messages:
         file.problem(
             (*place, "envelope"), f"'envelope' makes messages, and the sink '{name}' takes columns: leave it out."
@@ -152,8 +156,6 @@ def _type(file: Sections, given: Any, place: Place, kinds: Mapping[str, Any]) ->
         return given["custom"]
     if not isinstance(given, str):
         file.problem((*place, "type"), 'type must be a name, or { custom = "format" } for any other format of Spark.')
-    elif given in systems.NOT_YET and given not in kinds:
-        file.problem((*place, "type"), f"{systems.NOT_YET[given]}.")
     elif given not in kinds:
         hint = nearest(given, list(kinds))
         what = "source" if kinds is systems.SOURCES else "sink"

@@ -3,7 +3,9 @@ rows must be put into an order first, each batch is written to one after the oth
 Spark; no servers.
 """
 
+import functools
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 LIST, BY_BATCH = "_spark_metadata", "query_id="  # where files of a lone sink are listed; folders of one among several
 OBSERVED = "penstock"  # the figures of a pipeline in Spark's progress events
+# What was thrown, or caused it, where a query was stopped in the middle of a batch.
+_INTERRUPTION = re.compile(r"^(?:: |Caused by: )(java\.\S*Interrupt\w*Exception)", re.MULTILINE)
 SINKS = "penstock.sinks"  # a file of the checkpoint: several sinks, each with the first batch that it was written
 
 
@@ -183,21 +187,40 @@ class batch_writer:  # noqa: N801 - used as the function that it is
 
     def __call__(self, batch: "DataFrame", number: int) -> None:
         """Write a batch. Sinks that know a batch again by its number are not written twice when it is run again."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
+
+        try:
+            self._write(batch, number)
+        except Py4JJavaError as error:
+            interruption = _INTERRUPTION.search(str(error))
+            if interruption is None:
+                raise
+            # Spark knows by these words that it was stopped. In an error with all stacks of calls its search for them
+            # overflows its own stack.
+            words = f"py4j.protocol.Py4JJavaError: An error occurred while calling save: {interruption[1]}"
+            raise InterruptedError(words) from None
+
+    def _write(self, batch: "DataFrame", number: int) -> None:
         needs_order, is_known = self.pipeline.needs_order, self.pipeline.source.kind.options is not None
         if self.is_mixed or needs_order:
             batch = steps.ordered(batch, by_content=self.is_mixed or not is_known, is_placed=not needs_order)
         batch.persist()
         try:
-            log, parts = Log(self.pipeline.location), self._parts(batch)
-            since = _since(log.folder, log.query_id, [sink.name for sink, _ in parts], number)
+            query, parts = self._query, self._parts(batch)
+            since = _since(folder(self.pipeline.location), query, [sink.name for sink, _ in parts], number)
             if any(sink.type == "console" for sink, _ in parts):
                 batch.count()  # it looks at a few rows only, and Spark's state must see them all
             for sink, part in parts:
                 first = since[sink.name]
-                name = f"{log.query_id}-{sink.name}" + (f"-{first}" if first else "")
-                write(part, sink, name, log.query_id, number, number - first)
+                name = f"{query}-{sink.name}" + (f"-{first}" if first else "")
+                write(part, sink, name, query, number, number - first)
         finally:
             batch.unpersist()
+
+    @functools.cached_property
+    def _query(self) -> str:
+        """The id of the query, which its checkpoint has: one look at the folder is enough."""
+        return Log(self.pipeline.location).query_id
 
     def _parts(self, batch: "DataFrame") -> list[tuple[SinkEnd, "DataFrame"]]:
         """The sinks, each with its rows. Dead letters come first: a record is never only in the past."""

@@ -2,9 +2,9 @@
 these models. Knows no files, no Spark and no server.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints, model_validator
 
 from penstock.options.types import Count, Csv, Seconds
 from penstock.pipelines.documents import Secret
@@ -46,19 +46,77 @@ class Top(Section):
 
 
 class Schema(Section):
-    """How the bytes of a record are read, or written."""
+    """How the bytes of a record are read, or written. [Schemas](schemas.md) has more."""
 
-    type: Literal["json", "csv", "text", "raw"] = Field(
-        description="`json`, `csv`, `text` (UTF-8), or `raw` (bytes as they are)."
+    type: Literal["json", "csv", "text", "raw", "avro", "protobuf"] = Field(
+        description="`json`, `csv`, `text` (UTF-8), `raw` (bytes as they are), `avro` or `protobuf`."
     )
     fields: Text | None = Field(
         None,
         alias="schema",
         description="Columns and types, as SQL writes them: `id BIGINT, amount DOUBLE`. Without it JSON is decoded "
-        "into one column `payload` of the type VARIANT.",
+        "into one column `payload` of the type VARIANT. Of `avro`, a schema of Avro; of `protobuf`, a .proto file.",
+    )
+    schema_file: Annotated[Text, BeforeValidator(_text)] | None = Field(
+        None,
+        description="`avro`, `protobuf`: the file that holds the schema. Of `protobuf` a .proto file, or what `protoc "
+        "--include_imports -o FILE` writes.",
+    )
+    message: Text | None = Field(None, description="`protobuf`: the message, with its package: `shop.Order`.")
+    schema_registry_url: Annotated[Text, BeforeValidator(_text)] | None = Field(
+        None,
+        description="`avro`, `protobuf`: a registry with Confluent's API. Records have the id of their schema in "
+        "front.",
+    )
+    schema_registry_username: Annotated[Text, BeforeValidator(_text)] | None = Field(None, description="User.")
+    schema_registry_password: Annotated[SecretStr, BeforeValidator(_text)] | None = Field(None, description="Password.")
+    schema_registry_token: Annotated[SecretStr, BeforeValidator(_text)] | None = Field(
+        None, description="Bearer token, in place of user and password."
+    )
+    schema_registry_ca: Text | None = Field(None, description="PEM file of the authorities to trust.")
+    schema_registry_cert: Text | None = Field(None, description="PEM file of a certificate of our own.")
+    schema_registry_key: Text | None = Field(None, description="PEM file of its key.")
+    schema_id: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="`[input_schema]`: read by the schema with this id, whatever comes later. Records may then also be "
+        "without an id.",
+    )
+    subject: Text | None = Field(
+        None,
+        description="The subject of the registry. To read, its newest schema is what records are read by. By default "
+        "that of `subject_name_strategy`.",
+    )
+    subject_name_strategy: Literal["topic_name", "record_name", "topic_record_name"] = Field(
+        "topic_name",
+        description="How Kafka's clients name a subject: `topic_name` (`orders-value`, of the `identifier`), "
+        "`record_name` or `topic_record_name`, of the name in `schema` or of `message`.",
+    )
+    auto_register: bool = Field(
+        True, description="`[output_schema]`: register the schema if the subject does not have it. Else it must."
+    )
+    use_latest_version: bool = Field(
+        False,
+        description="`[output_schema]`: write by the newest schema of the subject, not by one of the columns.",
     )
     header: bool = Field(False, description="`csv`: leave out lines that hold the names of the columns.")
     properties: Properties = Field({}, description="Options of Spark's `from_json`, `to_json`, `from_csv`, `to_csv`.")
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> Self:
+        given = self.model_fields_set - {"type", "fields"}
+        of_binary = given - {"header", "properties"}
+        if self.type not in ("avro", "protobuf") and of_binary:
+            raise ValueError(f"has '{min(of_binary)}', which is for avro and protobuf, and its type is {self.type}")
+        if self.type in ("avro", "protobuf") and given & {"header", "properties"}:
+            raise ValueError(f"has '{min(given & {'header', 'properties'})}', which is not for {self.type}")
+        if self.fields is not None and self.schema_file is not None:
+            raise ValueError("has 'schema' and 'schema_file': leave one of both out")
+        if self.message is not None and self.type != "protobuf":
+            raise ValueError("has 'message', which is for protobuf: a schema of Avro has one record")
+        of_registry = {name for name in given if name.startswith(("schema_registry_", "subject", "auto_", "use_"))}
+        if self.schema_registry_url is None and (of_registry or self.schema_id is not None):
+            raise ValueError(f"has '{min(of_registry, default='schema_id')}', and no 'schema_registry_url'")
+        return self
 
 
 class Source(Section):
@@ -69,13 +127,14 @@ class Source(Section):
     model_config = ConfigDict(extra="allow")
 
     type: Any = Field(
-        description="`jetstream`, `nats`, `s2`, `iggy`, `journal`, `kafka`, `file_system`, `rate`, or "
+        description="`jetstream`, `nats`, `s2`, `iggy`, `kinesis`, `journal`, `kafka`, `file_system`, `rate`, or "
         '`{ custom = "format" }` for any other format of Spark.'
     )
     identifier: Annotated[Text, BeforeValidator(_text)] | None = Field(
         None,
-        description="What is read: the stream (`jetstream`, `s2`), the subjects (`nats`), `stream/topic` (`iggy`), the "
-        "folder (`journal`), the topic (`kafka`), the path or glob (`file_system`). Also `source_identifier`.",
+        description="What is read: the stream (`jetstream`, `s2`, `kinesis`), the subjects (`nats`), `stream/topic` "
+        "(`iggy`), the folder (`journal`), the topic (`kafka`), the path or glob (`file_system`). Also "
+        "`source_identifier`.",
     )
     initial_offset: Annotated[str | int | dict[str, int], BeforeValidator(_places)] | None = Field(
         None,
@@ -96,13 +155,13 @@ class Sink(Section):
 
     name: Key | None = Field(None, description="Name of the sink, for `[routing]` and messages. By default its type.")
     type: Any = Field(
-        description="`jetstream`, `nats`, `s2`, `iggy`, `journal`, `kafka`, `parquet`, `json`, `csv`, `text`, `orc`, "
-        '`delta`, `iceberg`, `console`, `noop`, or `{ custom = "format" }`.'
+        description="`jetstream`, `nats`, `s2`, `iggy`, `kinesis`, `journal`, `kafka`, `parquet`, `json`, `csv`, "
+        '`text`, `orc`, `delta`, `iceberg`, `console`, `noop`, or `{ custom = "format" }`.'
     )
     identifier: Annotated[Text, BeforeValidator(_text)] | None = Field(
         None,
-        description="Where rows go: the subject (`jetstream`, `nats`), the stream (`s2`), `stream/topic` (`iggy`), the "
-        "folder (`journal`), the topic (`kafka`), the folder (files, `delta`), the table (`iceberg`).",
+        description="Where rows go: the subject (`jetstream`, `nats`), the stream (`s2`, `kinesis`), `stream/topic` "
+        "(`iggy`), the folder (`journal`), the topic (`kafka`), the folder (files, `delta`), the table (`iceberg`).",
     )
     envelope: bool = Field(
         False,

@@ -15,6 +15,7 @@ class Question(NamedTuple):
 _SERVERS = Question("servers", "Addresses of the servers", "nats://127.0.0.1:4222")
 _IGGY = (Question("address", "Address of the server", "127.0.0.1:8090"), Question("username", "User", "iggy"))
 _KAFKA = Question("bootstrap_servers", "Brokers", "localhost:9092")
+_REGION = Question("region", "Region", "us-east-1")
 _BASIN = Question("basin", "Basin", "my-basin")
 
 SOURCES: Mapping[str, tuple[Question, ...]] = {
@@ -22,6 +23,7 @@ SOURCES: Mapping[str, tuple[Question, ...]] = {
     "nats": (_SERVERS, Question("identifier", "Subjects", "orders.>")),
     "s2": (_BASIN, Question("identifier", "Stream", "orders")),
     "iggy": (*_IGGY, Question("identifier", "Stream and topic", "telemetry/orders")),
+    "kinesis": (_REGION, Question("identifier", "Stream", "orders")),
     "kafka": (_KAFKA, Question("identifier", "Topic", "orders")),
     "file_system": (Question("identifier", "Path or glob", "in/*.json"), Question("format", "Format", "json")),
     "rate": (Question("rows_per_second", "Rows a second", "10"),),
@@ -32,6 +34,7 @@ SINKS: Mapping[str, tuple[Question, ...]] = {
     "nats": (_SERVERS, Question("identifier", "Subject", "copies.orders")),
     "s2": (_BASIN, Question("identifier", "Stream", "copies")),
     "iggy": (*_IGGY, Question("identifier", "Stream and topic", "telemetry/copies")),
+    "kinesis": (_REGION, Question("identifier", "Stream", "copies")),
     "kafka": (_KAFKA, Question("identifier", "Topic", "copies")),
     "parquet": (Question("identifier", "Folder", "out"),),
 }

@@ -9,6 +9,8 @@ from penstock.kit.contract import Guarantee
 from penstock.pipelines import model
 from penstock.pipelines.systems import SinkKind, SourceKind
 
+# Options that say what is read, or where rows go.
+_TOPICS = ("topic", "topics", "subscribe", "subject", "stream", "subjects", "shard")
 FILES = ("parquet", "orc", "json", "csv", "text")
 
 
@@ -21,6 +23,14 @@ class End:
     options: Mapping[str, str] = field(repr=False)
     # Options that are secrets, and the environment variable that each comes from; None where it is no such.
     hidden: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str | None:
+        """What a schema registry names a subject after: the topic, stream or subject; None where there is not one."""
+        named = next((self.options[name] for name in _TOPICS if self.options.get(name)), None)
+        if named is not None and named.startswith("arn:"):
+            named = named.rpartition("/")[2]
+        return named if named and not set(named) & set(",{}*>") else None
 
     def shown(self) -> dict[str, str]:
         """The options, without secrets."""

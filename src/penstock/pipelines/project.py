@@ -2,13 +2,15 @@
 Pure: reads no file, and asks no server.
 """
 
+import re
 from collections.abc import Mapping
 
 from penstock.codecs import PAYLOAD
 from penstock.errors import OptionError
 from penstock.kit import templates
 from penstock.pipelines.export import Secret, Sink, Source, Value, declarative
-from penstock.pipelines.pipeline import End, Pipeline, SinkEnd
+from penstock.pipelines.pipeline import End, Pipeline, SinkEnd, SourceEnd
+from penstock.pipelines.rows import headers_sql
 from penstock.pipelines.transforms import META
 
 
@@ -33,13 +35,13 @@ def project(pipeline: Pipeline, storage: str) -> dict[str, str]:
 def _without_a_place(pipeline: Pipeline) -> list[str]:
     """What a project of SQL cannot hold, each in a sentence."""
     source = pipeline.source
-    schema_type = source.schema.type if source.schema else "raw"
+    types = [schema.type for schema in (source.schema, *(sink.schema for sink in pipeline.sinks)) if schema is not None]
     faults = {
         "Only sql transforms can be exported.": any(each.kind != "sql" for each in pipeline.transforms),
         "Dead letters cannot be exported.": pipeline.dead_letters is not None,
         "Only one sink can be exported.": len(pipeline.sinks) != 1 or "sink" in pipeline.routing,
         "Files as a source cannot be exported.": source.file_format is not None,
-        "Only json, text and raw can be exported.": schema_type == "csv",
+        "Only json, text and raw can be exported.": any(each not in ("json", "text", "raw") for each in types),
         "An envelope cannot be exported.": any(sink.envelope for sink in pipeline.sinks),
     }
     return [text for text, is_so in faults.items() if is_so]
@@ -57,7 +59,7 @@ def _options(end: End) -> Mapping[str, Value]:
 def _decoded(pipeline: Pipeline) -> str:
     """SQL: records with their columns in place of their bytes, and the record in `_meta`."""
     schema, mode = pipeline.source.schema, pipeline.errors.mode
-    meta = f"struct(*) AS {META}"
+    meta = f"struct({_origin(pipeline.source)} AS origin, *) AS {META}"
     if schema is None or schema.type == "raw":
         return f"SELECT *, {meta} FROM input"
     if schema.type == "text":
@@ -75,17 +77,41 @@ def _decoded(pipeline: Pipeline) -> str:
     return f"SELECT row.*, {META} FROM ({rows})"
 
 
+def _origin(source: SourceEnd) -> str:
+    """SQL: where a record came from."""
+    kind = source.kind
+    places = (("stream", kind.stream), ("partition", kind.partition), ("position", kind.position))
+    fields = "".join(f", '{name}', string({expression})" for name, expression in places)
+    return f"named_struct('source', '{source.type}'{fields}, 'planned', current_timestamp())"
+
+
+def _has_headers(source: SourceEnd) -> bool:
+    is_asked = source.type == "kafka" and source.options.get("includeHeaders") == "true"
+    return is_asked or source.type in ("jetstream", "nats", "s2", "iggy")
+
+
+def _keeps_meta(sql: str) -> bool:
+    """Whether a statement selects `_meta`: by its name, not only a field of it, or with all columns."""
+    if re.search(rf"(?i)\bEXCEPT\s*\([^)]*\b{META}\b", sql):
+        return False
+    return bool(re.search(rf"(?i)(?:\bSELECT|,)\s*(?:\w+\.)?(?:\*|{META}\s*(?:,|\bFROM\b|$))", sql))
+
+
 def _shaped(pipeline: Pipeline, sink: SinkEnd) -> str:
     """SQL: rows as the sink takes them."""
     is_plain = pipeline.source.schema is None or pipeline.source.schema.type in ("raw", "text")
     last = pipeline.transforms[-1] if pipeline.transforms else None
-    rest = f"* EXCEPT ({META})" if last is None or META in last.config.sql else "*"  # type: ignore[attr-defined] # only sql is left
+    has_meta = all(_keeps_meta(transform.config.sql) for transform in pipeline.transforms)  # type: ignore[attr-defined] # only sql is left
+    rest = f"* EXCEPT ({META})" if has_meta else "*"
     if not sink.messages:
         return f"SELECT {rest} FROM input"
     routed = [f"{expression} AS {name}" for name, expression in pipeline.routing.items()]
+    headers = headers_sql(sink, has_meta=has_meta, has_headers=has_meta and _has_headers(pipeline.source))
+    if headers is not None and "headers" in sink.kind.takes and "headers" not in pipeline.routing:
+        routed.append(f"{headers} AS headers")
     used = [
         f"`{name}`"
-        for name in templates.columns(sink.options.get(sink.kind.place or "", ""))
+        for name in templates.columns(sink.options.get(sink.kind.template, ""))
         if name not in pipeline.routing
     ]
     is_variant = (

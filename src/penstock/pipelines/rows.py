@@ -1,15 +1,22 @@
 """Rows on their way: from what a source gives to columns, and from columns to what a sink takes. Knows Spark's
-functions; no servers.
+functions; of servers, how large a message may be, through connectors.
 """
 
 import contextlib
+import functools
 import io
 import re
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from penstock import codecs
+from penstock.connectors import connector
 from penstock.errors import OptionError
 from penstock.kit import templates
+from penstock.kit.contract import Bounded
+from penstock.kit.retry import at_once
+from penstock.pipelines import schemas
 from penstock.pipelines.pipeline import Pipeline, SinkEnd, SourceEnd
 from penstock.pipelines.transforms import META, fields, is_variant, now, row_id
 
@@ -32,6 +39,7 @@ _SUBQUERY = re.compile(r"\b(?:list|exists|scalar-subquery|lateral-subquery)#\d")
 # How many characters of an error a dead letter has; and bytes that a header of Iggy has room for, with one to spare
 # for a letter that is cut.
 _MOST_ERROR, _MOST_HEADER = 250, 250
+_SPARE = 1024  # bytes of a dead letter that are left to headers of the sink
 
 
 def records(spark: "SparkSession", source: SourceEnd, *, streaming: bool = True) -> "DataFrame":
@@ -79,6 +87,8 @@ def decoded(rows: "DataFrame", source: SourceEnd) -> "DataFrame":
         return rows
     if "value" not in rows.columns:
         raise OptionError(f"the source '{source.type}' has no column 'value' to decode: leave input_schema out.")
+    if schema is not None and schema.type in schemas.BINARY:
+        return codecs.decode(rows.select("value", META), schema.type, **schemas.to_decode(schema, source.topic))
     declared = schema.fields if schema is not None else None
     settings = {key: str(value) for key, value in schema.properties.items()} if schema is not None else {}
     if source.file_format in ("json", "csv"):
@@ -152,8 +162,6 @@ TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 def dead_rows(letters: "DataFrame", sink: SinkEnd) -> "DataFrame":
     """Dead letters as a sink takes them: columns, or a message with the original bytes and headers `penstock-...`."""
-    from pyspark.sql import functions as f
-
     if not sink.messages:
         return letters
     if "headers" not in sink.kind.takes:
@@ -170,10 +178,40 @@ def dead_rows(letters: "DataFrame", sink: SinkEnd) -> "DataFrame":
     )
     own = f"array_compact(array({pairs}))"
     if sink.type == "iggy":
-        value, headers = f"if({is_empty}, CAST(' ' AS BINARY), value)", own
-    else:
-        value, headers = "value", f"concat({own}, coalesce(headers, array()))"
-    return letters.select(f.expr(value).alias("value"), f.expr(headers).alias("headers"))
+        return letters.selectExpr(f"if({is_empty}, CAST(' ' AS BINARY), value) AS value", f"{own} AS headers")
+    whole = letters.selectExpr("value", f"concat({own}, coalesce(headers, array())) AS headers")
+    room = most_bytes(sink)
+    return whole if room is None else _cut(whole, room)
+
+
+def _cut(letters: "DataFrame", room: int) -> "DataFrame":
+    """Dead letters that fit into `room` bytes: one that does not has the beginning of its bytes, the headers that tell
+    what happened, and how many bytes the record has.
+    """
+    size = "aggregate({}, 0, (sum, h) -> sum + octet_length(h.key) + coalesce(octet_length(h.value), 0) + 4)"
+    told = f"filter(headers, h -> startswith(h.key, '{HEADER}') AND h.key != '{HEADER}meta')"
+    flag = f"named_struct('key', '{HEADER}cut', 'value', CAST(string(octet_length(value)) AS BINARY))"
+    is_large = f"coalesce(octet_length(value), 0) + {size.format('headers')} > {room - _SPARE}"
+    measured = letters.selectExpr("*", f"{is_large} AS is_large", f"concat({told}, array({flag})) AS told")
+    return measured.selectExpr(
+        f"if(is_large, substring(value, 1, greatest(0, {room - _SPARE} - {size.format('told')})), value) AS value",
+        "if(is_large, told, headers) AS headers",
+    )
+
+
+def most_bytes(sink: SinkEnd) -> int | None:
+    """The most bytes that a message may have in this sink; None where that is not known. Asks the server, once."""
+    return _most_bytes(sink.kind.format, tuple(sorted(sink.options.items()))) if sink.kind.ours else None
+
+
+@functools.cache
+def _most_bytes(format: str, options: tuple[tuple[str, str], ...]) -> int | None:
+    cls = connector(format)
+    opened = cls.open_sink(cls.parse_sink(dict(options)), pa.schema([("value", pa.binary())]))
+    try:
+        return at_once(opened.most_bytes) if isinstance(opened, Bounded) else None
+    finally:
+        opened.close()
 
 
 def ordered(rows: "DataFrame", *, by_content: bool = False, is_placed: bool = False) -> "DataFrame":
@@ -244,14 +282,15 @@ def _messages(rows: "DataFrame", sink: SinkEnd, pipeline: Pipeline) -> "DataFram
 
     is_plain = pipeline.source.schema is None and pipeline.source.file_format is None
     format = sink.schema.type if sink.schema else _default(rows, is_plain)
-    template = sink.options.get(sink.kind.place or "", "")
+    template = sink.options.get(sink.kind.template, "")
     used = [name for name in templates.columns(template) if not (sink.type == "s2" and name == "partition")]
     templates.check(
-        sink.kind.place or "", re.sub(r"\{partition\}", "", template) if sink.type == "s2" else template, rows.columns
+        sink.kind.template, re.sub(r"\{partition\}", "", template) if sink.type == "s2" else template, rows.columns
     )
     settings = {key: str(value) for key, value in sink.schema.properties.items()} if sink.schema else {}
     names = ["value"] if format in ("raw", "text") and "value" in rows.columns else fields(rows)
-    value = codecs.value_of(rows, format, names, settings)
+    how = schemas.to_encode(sink.schema, sink.topic) if sink.schema and sink.schema.type in schemas.BINARY else {}
+    value = codecs.value_of(rows, format, names, settings, **how)
     if sink.envelope:
         value = _envelope(rows, value if format in ("json",) else None)
     columns = {"value": value}
@@ -262,7 +301,7 @@ def _messages(rows: "DataFrame", sink: SinkEnd, pipeline: Pipeline) -> "DataFram
             headers = _headers(rows, sink)
             if headers is not None:
                 columns[name] = headers
-        elif is_plain and name in rows.columns and (name == "key" or (name == sink.kind.place and not template)):
+        elif is_plain and name in rows.columns and (name == "key" or (name == sink.kind.template and not template)):
             columns[name] = f.col(name)
     columns |= {name: f.col(f"`{name}`") for name in used if name not in columns}
     return rows.select(*(column.alias(name) for name, column in columns.items()))
@@ -281,20 +320,23 @@ def _has(rows: "DataFrame", name: str) -> bool:
 
 
 def _headers(rows: "DataFrame", sink: SinkEnd) -> "Column | None":
-    """Headers of a message: those of the record, where it came from, both or none."""
+    """Headers of a message as its sink wants them; None where there are none."""
     from pyspark.sql import functions as f
 
-    kept = f"{META}.headers" if sink.headers in ("keep", "both") and _has(rows, "headers") else None
-    if sink.headers in ("source", "both") and META in rows.columns:
-        if sink.type == "iggy":
-            own, of_record = (
-                _typed_origin(),
-                "transform({}, h -> named_struct('key', h.key, 'value', h.value, 'kind', 'raw'))",
-            )
-        else:
-            own, of_record = _plain_origin(), "{}"
-        kept = own if kept is None else f"concat({of_record.format(f'coalesce({kept}, array())')}, {own})"
-    return None if kept is None else f.expr(kept)
+    text = headers_sql(sink, has_meta=META in rows.columns, has_headers=_has(rows, "headers"))
+    return None if text is None else f.expr(text)
+
+
+def headers_sql(sink: SinkEnd, *, has_meta: bool, has_headers: bool) -> str | None:
+    """SQL: headers of a message, by `_meta`: those of the record, where it came from, both, or None for none."""
+    kept = f"{META}.headers" if sink.headers in ("keep", "both") and has_headers else None
+    if sink.headers not in ("source", "both") or not has_meta:
+        return kept
+    own, of_record = _plain_origin(), "{}"
+    if sink.type == "iggy":
+        own = _typed_origin()
+        of_record = "transform({}, h -> named_struct('key', h.key, 'value', h.value, 'kind', 'raw'))"
+    return own if kept is None else f"concat({of_record.format(f'coalesce({kept}, array())')}, {own})"
 
 
 def _plain_origin() -> str:

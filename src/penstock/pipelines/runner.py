@@ -3,7 +3,6 @@ Spark's queries; no servers, no files.
 """
 
 import contextlib
-import re
 import signal
 import threading
 import time
@@ -14,8 +13,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from penstock.checkpoints.lease import Lease
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import PenstockError
 from penstock.pipelines import job
+from penstock.pipelines.application import hush
+from penstock.pipelines.failures import in_its_words, is_of_the_file, sentence
 from penstock.pipelines.pipeline import Pipeline
 from penstock.pipelines.restore import restore
 
@@ -78,10 +79,12 @@ class Runner:
     ):
         self.spark, self.say, self.start = spark, say, start
         self.running = [Running(pipeline, say) for pipeline in pipelines if pipeline.enabled]
-        self.stopping = threading.Event()
+        self.stopping, self.at_once = threading.Event(), threading.Event()
 
     def run(self) -> list[Running]:
-        """Run all of them to their end. What failed for good has the state FAILED, with its last error."""
+        """Run all of them to their end. What failed for good has the state FAILED, with its last error. A
+        KeyboardInterrupt where somebody asked twice to stop, after all have.
+        """
         with self._signals():
             try:
                 with ThreadPoolExecutor() as pool:  # each waits a second, to see whether another wants it too
@@ -92,6 +95,8 @@ class Runner:
                     self.stopping.wait(LOOK_EVERY)
             finally:
                 self._stop_all()
+        if self.at_once.is_set():
+            raise KeyboardInterrupt
         return self.running
 
     @contextlib.contextmanager
@@ -99,8 +104,11 @@ class Runner:
         """SIGTERM and SIGINT ask to stop after the batch in hand; a second one stops at once."""
 
         def ask(number: int, frame: Any) -> None:
+            if self.at_once.is_set():
+                raise KeyboardInterrupt  # the last resort: it breaks off a talk with Java, and no more can be said
             if self.stopping.is_set():
-                raise KeyboardInterrupt
+                self.at_once.set()
+                return
             self.say("stopping after the batches in hand; once more stops at once")
             self.stopping.set()
 
@@ -173,7 +181,7 @@ class Runner:
 
     def _failed(self, each: Running, why: str, *, for_good: bool = False) -> None:
         """Start again after a while, or stay down: `for_good`, or after too many failures in a row."""
-        restart = each.pipeline.restart
+        restart, why = each.pipeline.restart, in_its_words(why, each.pipeline)
         each.error, each.failures = why, each.failures + 1
         if for_good or each.failures > restart.max_restarts:
             self._over(each, State.FAILED)
@@ -212,13 +220,15 @@ class Runner:
         waiting = [(query, _batch_in_hand(query)) for query in active]
         deadline = time.monotonic() + STOP_WITHIN
         try:
-            while waiting and time.monotonic() < deadline:
+            while waiting and time.monotonic() < deadline and not self.at_once.is_set():
                 for query, in_hand in list(waiting):
                     if in_hand is None or not query.isActive or _batch_in_hand(query) != in_hand:
                         waiting.remove((query, in_hand))
                         query.stop()
                 time.sleep(STOP_EVERY)
-        finally:  # also when somebody asks a second time
+        finally:
+            if any(query.isActive for query in active):
+                hush(self.spark)
             for each in self.running:
                 if not each.is_over:
                     self._stop(each)
@@ -256,31 +266,3 @@ def _batch_in_hand(query: Any) -> Any:
         return None
     progress = query.lastProgress
     return "nothing" if progress is None else (progress.batchId, progress.timestamp)
-
-
-# An error of ours as Spark shows it, in the midst of its own text.
-_OURS = re.compile(r"^penstock\.(?:errors\.)?(\w+): (.+(?:\n(?![ \t]|at |===|SQLSTATE).+)*)", re.MULTILINE)
-
-_RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt|Exit|Warning): (.+)", re.MULTILINE)
-
-
-def sentence(problem: BaseException) -> str:
-    """What went wrong, in one sentence: ours where the error is one of ours, else the first line of Spark's."""
-    text = str(problem)
-    if ours := _OURS.findall(text):
-        return re.sub(r" SQLSTATE: \w+$", "", ours[-1][1].strip())
-    if raised := re.search(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE.*)?$", text, re.MULTILINE):
-        return raised[1].strip()
-    if error := _RAISED.search(text.rpartition('\n  File "')[2]):  # what a traceback of Python ends with
-        return re.sub(r" SQLSTATE: \w+$", "", error[1].strip())
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(problem).__name__
-
-
-def is_of_the_file(problem: BaseException) -> bool:
-    """Whether another start can only end in the same way: the file must be changed first."""
-    if isinstance(problem, PenstockError):
-        return isinstance(problem, OptionError)
-    if ours := _OURS.findall(str(problem)):
-        return bool(ours[-1][0] == "OptionError")
-    return type(problem).__name__ in ("AnalysisException", "ParseException")

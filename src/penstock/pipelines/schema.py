@@ -23,7 +23,10 @@ _SECRET = {
 }
 _PROPERTIES = {"type": "object", "description": "Options of the format, passed on as they are written."}
 # Keys whose text may be kept outside of the file.
-_OUTSIDE = ("identifier", "location")
+_OUTSIDE = (
+    "identifier", "location", "schema_file", "schema_registry_url", "schema_registry_username",
+    "schema_registry_password", "schema_registry_token",
+)  # fmt: skip
 _TABLES: Mapping[str, type[model.Section]] = {
     "input_schema": model.Schema,
     "output_schema": model.Schema,
@@ -154,7 +157,7 @@ def _end(kind: type[model.Section], kinds: Mapping[str, Any], more: set[str]) ->
     own["type"] = {
         "description": own["type"].get("description", ""),
         "anyOf": [
-            {"enum": [*kinds, *systems.NOT_YET]},
+            {"enum": list(kinds)},
             {"type": "object", "properties": {"custom": {"type": "string"}}, "required": ["custom"]},
         ],
     }

@@ -5,19 +5,23 @@ and options; starts nothing, and asks no server.
 import difflib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from penstock.connectors import FORMATS
+from penstock.errors import OptionError
 from penstock.options import Options, alias, secrets, shown, spellings
 from penstock.options.model import SECRET
-from penstock.pipelines import model, systems
+from penstock.pipelines import model, schemas, systems
 from penstock.pipelines.documents import Document, Place, Problem, Secret
 
 # A table of such a name holds options for each source and sink of that type.
 SHARED = (*(name for name, kind in systems.SINKS.items() if kind.ours), "kafka")
-LATER = {name: f"the schema type '{name}' comes with the next version of Penstock" for name in ("avro", "protobuf")}
+
+# Keys of a schema that name files.
+_FILES = ("schema_file", "schema_registry_ca", "schema_registry_cert", "schema_registry_key")
 
 Model = TypeVar("Model", bound=model.Section)
 
@@ -60,10 +64,21 @@ class Sections:
             given = {"type": given}
         if given is None:
             return None
-        if isinstance(given, dict) and given.get("type") in LATER:
-            self.problem((*place, "type"), f"{LATER[given['type']]}.")
+        schema = self.section(model.Schema, place, given)
+        if schema is None:
             return None
-        return self.section(model.Schema, place, given)
+        files = {key: self.path(path) for key in _FILES if (path := getattr(schema, key)) is not None}
+        for key, path in files.items():
+            if not Path(path).is_file():
+                self.problem((*place, key), f"there is no file '{path}'.")
+                return None
+        schema = schema.model_copy(update=files)
+        try:
+            schemas.check(schema, reads=name == "input_schema")
+        except OptionError as error:
+            self.problem(place, str(error))
+            return None
+        return schema
 
     def options(
         self, name: str, declared: type[Options] | None, place: Place, given: Mapping[str, Any],
@@ -127,6 +142,15 @@ class Sections:
                         return written[len(place) :]
         return ()
 
+    def place_paths(self, declared: type[Options] | None, options: dict[str, str]) -> None:
+        """Let options that are paths begin where the file lies."""
+        if declared is None:
+            return
+        for name, field in declared.model_fields.items():
+            key = shown(declared, name)
+            if field.annotation in (Path, Path | None) and key in options:
+                options[key] = self.path(options[key])
+
     def path(self, text: str) -> str:
         """A path as Spark takes it: what is relative begins where the file lies. Addresses stay as they are."""
         return text if "://" in text or text.startswith("/") else str(self.document.path.resolve().parent / text)
@@ -174,7 +198,7 @@ def _sentence(error: Any, kind: type[model.Section], where: str, others: Sequenc
         )
         return f"{where} needs the key '{name}'. {meaning or ''}".rstrip()
     if error["type"] == "value_error":
-        return f"'{name}' {error['ctx']['error']}."
+        return f"{repr(name) if name else where} {error['ctx']['error']}."
     if error["type"] == "string_pattern_mismatch":
         return f"'{name}' {_PATTERNS.get(str(loc[-1]), 'has the wrong form')}."
     reason = error["msg"].replace("Input should be", "must be").replace("a valid integer", "a whole number")

@@ -121,10 +121,16 @@ class SinkKind:
     exactly_once: Guarantee = Guarantee.NO
     messages: bool = False  # takes a column `value` with bytes; else columns as they are
     place: str | None = None  # the column that says where a row goes
+    key: str | None = None  # the column by which rows are spread, where an option of that name may stand for it
     takes: tuple[str, ...] = ()  # columns besides `value` that [routing] may fill
     ours: bool = False
     txn: bool = False  # knows a batch again by txnAppId and txnVersion
     renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def template(self) -> str:
+        """The option whose text may name columns; empty where there is none."""
+        return self.place or self.key or ""
 
 
 def _one(name: str) -> Callable[[str], Text]:
@@ -163,6 +169,15 @@ def _start_iggy(value: Any, options: Text) -> Text:
     return {"startingOffsets": json.dumps(value) if isinstance(value, dict) else value}
 
 
+def _start_kinesis(value: Any, options: Text) -> Text:
+    if isinstance(value, int):
+        raise OptionError(
+            "initial_offset is one number, and a stream of Kinesis has shards. Write a table: "
+            '{ "shardId-000000000000" = 0 }.'
+        )
+    return {"startingOffsets": json.dumps(value) if isinstance(value, dict) else value}
+
+
 def _start_kafka(value: Any, options: Text) -> Text:
     if isinstance(value, int):
         raise OptionError("initial_offset is one number, and a topic has partitions. Write a table: { 0 = 42 }.")
@@ -180,10 +195,10 @@ _STREAM = {"stream": "stream", "partition": "stream", "position": "string(sequen
 
 def _source(name: str, names: str, **more: Any) -> SourceKind:
     cls = connector(name)
-    given: dict[str, Any] = {"identifier": _one(names), "start": _start_by_name(names), **_STREAM, **more}
+    given: dict[str, Any] = {"identifier": _one(names), "start": _start_by_name(names), "parallelism": "minPartitions"}
     return SourceKind(
-        name, cls.options_type, batch_size="maxRecordsPerTrigger", parallelism="minPartitions",
-        replayable=cls.replayable, ours=True, **given,
+        name, cls.options_type, batch_size="maxRecordsPerTrigger", replayable=cls.replayable, ours=True,
+        **given | _STREAM | more,
     )  # fmt: skip
 
 
@@ -204,6 +219,8 @@ def _sources() -> dict[str, SourceKind]:
         "iggy": _source("iggy", "topic", identifier=_stream_and_topic, start=_start_iggy,
                         stream="concat(stream, '/', topic)", partition="string(partition)",
                         columns=("stream", "topic")),
+        "kinesis": _source("kinesis", "stream", start=_start_kinesis, parallelism=None, partition="shard",
+                           position="sequence", columns=("stream",)),
         "journal": _source("journal", "directory"),
         "kafka": SourceKind("kafka", KafkaReadOptions, _one("subscribe"), _start_kafka, "maxOffsetsPerTrigger",
                             "minPartitions", stream="topic", partition="string(partition)", position="string(offset)",
@@ -225,6 +242,7 @@ def _sinks() -> dict[str, SinkKind]:
         "nats": _sink("nats", "subject", place="subject", takes=("subject", "headers", "reply")),
         "s2": _sink("s2", "stream", place="stream", takes=("stream", "headers", "timestamp")),
         "iggy": _sink("iggy", "topic", identifier=_stream_and_topic, takes=("headers", "id", "key", "partition")),
+        "kinesis": _sink("kinesis", "stream", key="partitionKey", takes=("partitionKey", "explicitHashKey")),
         "journal": _sink("journal", "directory"),
         "kafka": SinkKind("kafka", KafkaWriteOptions, _one("topic"), messages=True, place="topic",
                           takes=("topic", "key", "partition", "headers"), renamed=KAFKA),
@@ -237,8 +255,6 @@ def _sinks() -> dict[str, SinkKind]:
 
 
 SOURCES, SINKS = _sources(), _sinks()
-# Types that the seed or other tools know, and what to do instead.
-NOT_YET = {"kinesis": "'kinesis' comes with the next version of Penstock"}
 
 
 def custom_source(format: str) -> SourceKind:
@@ -257,4 +273,4 @@ def tables() -> Mapping[str, type[Options] | None]:
     return named | {f"sink {name}": kind.options for name, kind in SINKS.items()}
 
 
-__all__ = ["NOT_YET", "SINKS", "SOURCES", "SinkKind", "SourceKind", "custom_sink", "custom_source", "tables"]
+__all__ = ["SINKS", "SOURCES", "SinkKind", "SourceKind", "custom_sink", "custom_source", "tables"]
