@@ -46,7 +46,7 @@ def query(spark: Any, url: str, stream: str, **options: Any) -> dict[str, float]
 
 def _workers() -> list[int]:
     """The processes that run tasks; those that plan have a module of pyspark.sql.worker in their command line."""
-    return [pid for pid, line in processes("pyspark.daemon").items() if "pyspark.sql" not in line]
+    return list(processes("pyspark.worker"))
 
 
 def throughput(spark: Any, url: str, count: int, rounds: int = 3) -> dict[str, Any]:

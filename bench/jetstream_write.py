@@ -83,7 +83,7 @@ def ours(frame: Any, url: str, stream: str, rows: int, **options: str) -> dict[s
 
 
 def _workers() -> list[int]:
-    return [pid for pid, line in processes("pyspark.daemon").items() if "pyspark.sql" not in line]
+    return list(processes("pyspark.worker"))
 
 
 def nats_py(url: str, subject: str, rows: int) -> float:

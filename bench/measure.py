@@ -13,12 +13,13 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def processes(part: str) -> dict[int, str]:
-    """Running processes whose command line has `part`."""
+    """Running processes whose command line or name has `part`."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                line += (entry / "comm").read_text()  # forks of a warm Python have its command line
             except OSError:
                 continue
             if part in line:

@@ -55,8 +55,8 @@ def by_hand(rows: Any, folder: Path, format: str, **options: str) -> None:
 
 def spark_seconds() -> float:
     """CPU time of this program, its Spark and its Python workers."""
-    ours = set(processes("pyspark")) & set(descendants(os.getpid()))
-    return cpu_seconds([os.getpid(), *ours])
+    ours = set(processes("pyspark")) | set(processes("penstock.spark.warm"))
+    return cpu_seconds([os.getpid(), *ours & set(descendants(os.getpid()))])
 
 
 def compare(ways: dict[str, Callable[[Path], None]]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs the scenarios and writes their results: `make bench`. ONLY=... chooses parts, COUNT=... the messages."""
 
+import decoding
 import iggy
 import jetstream
 import jetstream_write
@@ -14,4 +15,5 @@ if __name__ == "__main__":
     save("s2", s2.main())
     save("iggy", iggy.main())
     save("pipelines", pipelines.main())
+    save("codecs", decoding.main())
     plots.draw()

@@ -63,7 +63,7 @@ def committed(folder: Path) -> list[int]:
 
 
 def main() -> dict[str, Any]:
-    batches = int(os.environ.get("BATCHES", BATCHES))
+    batches, seconds = int(os.environ.get("BATCHES", BATCHES)), float(os.environ.get("SECONDS", "inf"))
     samples = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, NatsServer() as server:
         folder, admin = Path(name), Admin(server.url)
@@ -91,10 +91,13 @@ def main() -> dict[str, Any]:
         began = time.monotonic()
         try:
             while process.poll() is None and min(committed(folder), default=-1) < batches:
+                if time.monotonic() - began > seconds:
+                    break
                 time.sleep(EVERY)
                 samples.append(sample(process.pid) | {"batches": sum(committed(folder))})
                 print(round(time.monotonic() - began), samples[-1], flush=True)
             assert process.poll() is None, (folder / "log").read_text()[-3000:]
+            slowest = min(committed(folder))
         finally:
             is_over.set()
             publisher.join()
@@ -105,7 +108,8 @@ def main() -> dict[str, Any]:
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
     parts = ("megabytes", "threads", "processes")
     return {
-        "pipelines": PIPELINES, "batches": samples[-1]["batches"], "seconds": round(time.monotonic() - began),
+        "pipelines": PIPELINES, "batches": samples[-1]["batches"], "batches of the slowest": slowest,
+        "seconds": round(time.monotonic() - began),
         "second quarter": {part: median([each[part] for each in early]) for part in parts},
         "last quarter": {part: median([each[part] for each in late]) for part in parts},
     }  # fmt: skip

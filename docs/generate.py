@@ -92,6 +92,11 @@ def fault_tables() -> str:
                     *rows,
                     "",
                 ]
+    parts += ["## Pipelines", "", "| what happens | and then | shown by |", "|---|---|---|"]
+    parts += [
+        f"| {fault['what']} | {_not_promised(fault)}{fault['then']} | {'<br>'.join(map(_linked, fault['tests']))} |"
+        for fault in _guarantees()["pipeline"]
+    ]
     return "\n".join(parts).rstrip()
 
 
@@ -109,6 +114,11 @@ def limits_table() -> str:
     rows = [
         f"| `{'`, `'.join(fault['formats'])}` | {fault['way']} | {fault['what']} | {fault['then']} |"
         for fault in faults()
+        if not fault.get("holds", True)
+    ]
+    rows += [
+        f"| [pipelines](pipelines.md) | | {fault['what']} | {fault['then']} |"
+        for fault in _guarantees()["pipeline"]
         if not fault.get("holds", True)
     ]
     return "\n".join(["| format | | what happens | and then |", "|---|---|---|---|", *rows])
