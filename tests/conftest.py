@@ -178,6 +178,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {"spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR", "spark.sql.warehouse.dir": str(warehouse)}
     conf["spark.sql.python.filterPushdown.enabled"] = "true"  # for those who ask for it by an option
+    conf["spark.ui.liveUpdate.period"] = "0"  # who asks whether a task runs is told of what began just now, too
     session = local_session("penstock-tests", "local[2]", conf=conf | _kafka_format(request.session.items))
     yield session
     session.stop()
