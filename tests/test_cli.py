@@ -85,6 +85,25 @@ def test_peek_at_captured_messages_shows_them(nats: NatsServer, admin: Admin, st
     assert all(f"{stream} │ {sequence} │" in said for sequence in (18, 19, 20))
 
 
+def test_peek_shows_bytes_that_are_no_text_as_numbers(nats: NatsServer, admin: Admin, stream: str) -> None:
+    """Avro, for one, is valid UTF-8 more often than not, and a terminal would act on its control characters."""
+    admin.create(stream)
+    admin.publish([(f"{stream}.n", b"\x02\x1b[2J\x00"), (f"{stream}.n", b"tab\tline\n"), (f"{stream}.n", b"\xff")])
+    code, said = peek("jetstream", f"servers={nats.url}", f"stream={stream}")
+    assert code == 0, said
+    assert [text in said for text in ("0x021b5b324a00", "tab line", "0xff")] == [True, True, True], said
+
+
+@pytest.mark.parametrize("kind", ["json", "avro", "raw"])
+def test_new_asks_and_writes_a_file_that_passes_check(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.toml"
+    answers = ["jetstream", "", "", "console", kind, "", ""]
+    ran = CliRunner().invoke(app, ["new", str(file)], input="\n".join(answers))
+    assert ran.exit_code == 0, ran.output
+    assert (f'type = "{kind}"' in file.read_text()) == (kind != "raw")
+    assert CliRunner().invoke(app, ["check", str(file)]).exit_code == 0
+
+
 def test_peek_takes_no_message_from_a_shared_consumer(nats: NatsServer, admin: Admin, stream: str) -> None:
     admin.create(stream)
     admin.numbers(stream, 3)

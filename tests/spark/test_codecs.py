@@ -52,6 +52,16 @@ def test_values_become_columns_or_a_sentence(spark: SparkSession, format: codecs
         assert (row._error or (row.id, row.s)) == expected, value
 
 
+def test_a_misspelt_format_and_a_missing_column_are_said(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("x",)], "value STRING")
+    with pytest.raises(OptionError, match=r"unknown format 'Avor'\. Did you mean 'avro'\?"):
+        codecs.decode(rows, "Avor")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"unknown format 'xml'\. There are: json, csv, text, raw, avro, protobuf"):
+        codecs.encode(rows, "xml")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="there is no column 'body' to decode, but: value"):
+        codecs.decode(rows, "text", value="body")
+
+
 def test_json_without_a_schema_is_a_variant(spark: SparkSession) -> None:
     cases = {
         b'{"a": [1, {"b": null}]}': '{"a":[1,{"b":null}]}', b"5": "5", b"null": "null", b'"} x"': '"} x"',

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
@@ -25,6 +26,9 @@ from penstock.pipelines.runner import State
 from penstock.testing.kafka import KafkaBroker
 from penstock.testing.nats_server import NatsServer, free_port
 from spark.pipeline_runs import ONCE, batches, bodies, done, run, written
+
+if TYPE_CHECKING:
+    from kinesis_servers import Kinesis
 
 
 @pytest.fixture
@@ -242,6 +246,48 @@ def test_a_dead_letter_that_the_server_would_not_take_is_cut_and_says_so(
         "(cut: the record has 1,046,576 bytes) a ",
     ]
     assert replayed(spark, pipeline, lambda text: None).rows == 2, "half a record is not sent through again"
+
+
+def test_a_dead_letter_without_headers_is_a_document_and_is_cut_by_what_kinesis_takes(
+    spark: SparkSession, nats: NatsServer, admin: Admin, orders: str, folder: Path, kinesis: "Kinesis"
+) -> None:
+    """What happened is told also where messages have no headers, and the letter is sent through again."""
+    large = b"x" * (1 << 20)
+    admin.publish([(f"{orders}.n", large), (f"{orders}.n", b'"\xff')])
+    dead, options = f"dead-{orders}", kinesis.options(f"dead-{orders}")
+    kinesis.make(dead)
+    sink = "\n".join(f'{key} = "{value}"' for key, value in options.items())
+    sinks = (
+        TO_STREAM.replace("{{region}}", "x")
+        + f'[errors]\nmode = "dead_letter"\n[errors.sink]\ntype = "kinesis"\n{sink}\n'
+    )
+    text = (SOURCE + sinks).format(url=nats.url, stream=orders)
+    went = done(spark, written(folder, "orders", text))
+    assert (went.rows, went.errors) == (102, 3)
+    as_json = 'type = "json"\nschema = "id BIGINT, region STRING"'
+    (pipeline,) = load([written(folder, "orders", text.replace(as_json, 'type = "raw"'))])
+    by_place = {each.position: each for each in letters(pipeline, 10)}
+    assert sorted(by_place) == ["101", "102", "42"]
+    assert (by_place["42"].value, by_place["102"].value, by_place["42"].stream) == (b"{not json", b'"\xff', orders)
+    assert by_place["42"].error.startswith(f"a record at 42 of '{orders}' is not JSON")
+    assert by_place["101"].error.startswith("(cut: the record has 1,048,576 bytes) a record at 101")
+    assert large.startswith(by_place["101"].value)
+    assert len(by_place["101"].value) > 400_000
+    assert replayed(spark, pipeline, lambda text: None).rows == 2, "half a record is not sent through again"
+    assert {b"{not json", b'"\xff'} < set(bodies(nats, f"{orders}OUT"))
+
+
+def test_a_dead_letter_that_kafka_would_not_take_is_cut(
+    spark: SparkSession, nats: NatsServer, admin: Admin, orders: str, folder: Path, kafka: KafkaBroker,
+    kafka_admin: KafkaAdmin,
+) -> None:  # fmt: skip
+    admin.publish([(f"{orders}.n", b"x" * (1 << 20))])
+    kafka_admin.create(f"{orders}.dead")
+    sinks = TO_STREAM.replace("{{region}}", "x") + '[errors]\nmode = "dead_letter"\n[errors.sink]\ntype = "kafka"\n'
+    sinks += f'bootstrap_servers = "{kafka.bootstrap}"\ntopic = "{orders}.dead"\n'
+    went = done(spark, written(folder, "orders", (SOURCE + sinks).format(url=nats.url, stream=orders)))
+    assert (went.rows, went.errors) == (101, 2)
+    assert sorted(len(value) > 1_000_000 for value in kafka_admin.values(f"{orders}.dead")) == [False, True]
 
 
 @pytest.mark.parametrize(

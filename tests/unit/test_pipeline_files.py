@@ -11,7 +11,7 @@ from penstock.pipelines import schemas
 from penstock.pipelines.convert import convert
 from penstock.pipelines.documents import FileError, Secret, read
 from penstock.pipelines.load import load
-from penstock.pipelines.new import SINKS, SOURCES, text
+from penstock.pipelines.new import RECORDS, SINKS, SOURCES, text
 from penstock.pipelines.pipeline import Pipeline
 from penstock.pipelines.project import project
 from penstock.pipelines.transforms import apply
@@ -329,8 +329,9 @@ def test_what_new_writes_passes_check(folder: Path, source: str, sink: str, monk
     ends = [
         (name, {each.key: each.default for each in kinds[name]}) for name, kinds in ((source, SOURCES), (sink, SINKS))
     ]
-    for schema in (None, "id BIGINT", ""):
-        loaded(folder, text("new", ends[0], ends[1], schema if source != "rate" else None))
+    for kind, questions in RECORDS.items():
+        records = (kind, {each.key: each.default for each in questions})
+        loaded(folder, text("new", ends[0], ends[1], records if source != "rate" else None))
 
 
 SEED = """

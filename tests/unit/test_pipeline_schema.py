@@ -35,7 +35,7 @@ def test_it_takes_what_new_and_convert_write() -> None:
                 (name, {each.key: each.default for each in asked})
                 for name, asked in ((source, questions), (sink, others))
             ]
-            assert marked(text("new", ends[0], ends[1], "id BIGINT")) == []
+            assert marked(text("new", ends[0], ends[1], ("json", {"schema": "id BIGINT"}))) == []
     assert marked(convert(SEED, "seed").text) == []
 
 

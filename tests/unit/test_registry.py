@@ -208,10 +208,12 @@ def test_a_schema_is_registered_once_and_its_id_stands_in_front(double: Double) 
 
 
 def test_what_is_missing_is_said(double: Double) -> None:
-    with pytest.raises(NoSchemaError, match="has nothing at /subjects/nonesuch/versions/latest: Schema not found"):
+    with pytest.raises(NoSchemaError, match="has no subject 'nonesuch'"):
         Registry(double.url).latest("nonesuch")
-    with pytest.raises(OptionError, match="has nothing at /subjects/nonesuch"):
+    with pytest.raises(OptionError, match="has no subject 'nonesuch'"):
         decoder(None, Registry(double.url), None, "nonesuch", None)
+    with pytest.raises(OptionError, match="the token for the registry has a line end"):
+        Registry(double.url, token="secret\n")
     with pytest.raises(OptionError, match="set a schema, a schema_id or a subject"):
         decoder(None, Registry(double.url), None, None, None)
     with pytest.raises(OptionError, match="a registry keeps schemas by subject"):

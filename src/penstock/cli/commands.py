@@ -104,7 +104,9 @@ def _cell(value: Any) -> str:
         try:
             text = value.decode()
         except UnicodeDecodeError:
-            text = f"0x{value[:30].hex()}"
+            text = ""
+        if not text.replace("\n", "").replace("\t", "").isprintable() or (value and not text):
+            text = f"0x{value[:30].hex()}"  # Avro, Protobuf and the like: a terminal would act on it
         return text if len(text) <= 60 else f"{text[:57]}..."
     if isinstance(value, list):
         return ", ".join(f"{field['key']}: {_cell(field['value'])}" for field in value)

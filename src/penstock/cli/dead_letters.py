@@ -74,13 +74,13 @@ def replay(
 
 def letters(pipeline: "Pipeline", count: int) -> "list[Letter]":
     """The newest dead letters, oldest first, without Spark. An OptionError where only Spark can read them."""
-    from penstock.pipelines.dead_letters import fields, letter, source_of
+    from penstock.pipelines.dead_letters import letter, opened, source_of
     from penstock.pipelines.rows import DEAD_HEADERS
 
     source = source_of(pipeline)
     if source.kind.format in FORMATS:
         rows = newest(connector(source.kind.format), dict(source.options), count)
-        return [letter(fields(row.get("headers")), row["value"]) for row in rows]
+        return [opened(pipeline, row) for row in rows]
     if source.file_format != "parquet":
         raise OptionError(f"dead letters in '{source.type}' are read with its own tools, or by Spark.")
     from pyarrow import dataset

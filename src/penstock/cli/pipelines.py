@@ -5,16 +5,20 @@ import logging
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.prompt import Confirm, Prompt
+from rich.prompt import Prompt
 from rich.table import Table
 
 from penstock.cli.sentences import sentences
 from penstock.errors import OptionError
+
+if TYPE_CHECKING:  # Spark takes seconds to import, and other commands need none
+    from penstock.pipelines.new import Question
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Pipeline files, or folders of them.")]
 
@@ -123,19 +127,21 @@ def new(
 
         if file.exists():
             raise OptionError(f"{file} is there already: name another.")
-        ends = []
-        for what, kinds in (("Read from", asked.SOURCES), ("Write to", asked.SINKS)):
-            kind = Prompt.ask(what, choices=list(kinds), default=next(iter(kinds)))
-            ends.append((kind, {each.key: Prompt.ask(each.text, default=each.default) for each in kinds[kind]}))
-        columns: str | None = None
-        if ends[0][0] != "rate" and Confirm.ask("Are the records JSON?", default=True):
-            columns = Prompt.ask("Their columns, such as 'id BIGINT, amount DOUBLE' (empty: any)", default="")
-        file.write_text(asked.text(re.sub(r"[^A-Za-z0-9_-]", "-", file.stem), ends[0], ends[1], columns))
+        source, sink = _answers("Read from", asked.SOURCES), _answers("Write to", asked.SINKS)
+        records = _answers("The records are", asked.RECORDS) if source[0] != "rate" else None
+        key = re.sub(r"[^A-Za-z0-9_-]", "-", file.stem)
+        file.write_text(asked.text(key, source, sink, records if records != ("raw", {}) else None))
         for name in re.findall(r'env = "(\w+)"', file.read_text()):
             os.environ.setdefault(name, "unset")  # to check the rest; `run` wants it
             say(f"set the environment variable {name} before you run it")
         load([file])
         say(f"{file} is written. Try it: penstock check --connect {file}; then: penstock run {file}")
+
+
+def _answers(what: str, kinds: "Mapping[str, tuple[Question, ...]]") -> tuple[str, dict[str, str]]:
+    """One of several kinds, and what is asked for it."""
+    kind = Prompt.ask(what, choices=list(kinds), default=next(iter(kinds)))
+    return kind, {each.key: Prompt.ask(each.text, default=each.default) for each in kinds[kind]}
 
 
 def _put(text: str, output: Path | None) -> None:

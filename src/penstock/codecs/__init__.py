@@ -3,9 +3,10 @@
 A record that cannot be decoded does not fail its task: it gets a sentence in the column `_error`, and nulls elsewhere.
 """
 
+import difflib
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.errors import OptionError
 
@@ -27,7 +28,12 @@ _MOST_SHOWN = 80
 
 
 def require(format: str) -> None:
-    """An OptionError that says what to install, where a format needs a package that is not there."""
+    """An OptionError where there is no such format, or where it needs a package that is not there: what to install."""
+    known = get_args(Format)
+    if format not in known:
+        close = difflib.get_close_matches(str(format).lower(), known, n=1)
+        hint = f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(known)}."
+        raise OptionError(f"unknown format '{format}'. {hint}")
     package = {"avro": "fastavro", "protobuf": "google.protobuf"}.get(format)
     try:
         is_there = package is None or importlib.util.find_spec(package) is not None
@@ -62,6 +68,8 @@ def decode(
     from pyspark.sql import functions as f
 
     require(format)
+    if value not in df.columns:
+        raise OptionError(f"there is no column '{value}' to decode, but: {', '.join(df.columns)}. Name one: value=...")
     if format == "avro":
         from penstock.codecs import avro, columnar
 

@@ -79,6 +79,8 @@ class Registry:
             raise OptionError("the address of a registry has no user in it: give username and password by themselves.")
         if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", self.url):
             raise OptionError(f"'{self.url}' is no address of a registry, such as http://localhost:8081.")
+        if re.search(r"[\x00-\x1f\x7f]", self.token or ""):
+            raise OptionError("the token for the registry has a line end or another control character in it.")
 
     def by_id(self, number: int) -> Registered:
         """The schema with an id. A NoSchemaError where there is none, a ConnectError where nobody answers."""
@@ -98,8 +100,11 @@ class Registry:
         return made
 
     def latest(self, subject: str) -> Registered:
-        """The newest schema of a subject."""
-        answer = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+        """The newest schema of a subject. A NoSchemaError where there is none."""
+        try:
+            answer = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+        except NoSchemaError:
+            raise NoSchemaError(f"the registry at {self.url} has no subject '{subject}'") from None
         return self._registered(_id(answer), answer)
 
     def register(self, subject: str, type: str, text: str) -> int:
@@ -111,8 +116,10 @@ class Registry:
     def lookup(self, subject: str, type: str, text: str) -> int:
         """The id of a schema that a subject has. A NoSchemaError where it has not."""
         body: dict[str, Any] = {"schema": text} | ({} if type == "AVRO" else {"schemaType": type})
-        answer = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}", body)
-        return _id(answer)
+        try:
+            return _id(self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}", body))
+        except NoSchemaError:
+            raise NoSchemaError(f"the registry at {self.url} does not have this schema in '{subject}'") from None
 
     def _unknown(self, number: int) -> NoSchemaError:
         return NoSchemaError(f"the registry at {self.url} has no schema with the id {number}")

@@ -2,6 +2,8 @@
 servers only through connectors.
 """
 
+import base64
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +12,7 @@ from penstock.errors import OptionError
 from penstock.options import alias, shown
 from penstock.pipelines import model, systems
 from penstock.pipelines.pipeline import FILES, Pipeline, SinkEnd, SourceEnd
-from penstock.pipelines.rows import DEAD_HEADERS, HEADER, TIMES
+from penstock.pipelines.rows import DEAD_HEADERS, DOCUMENT, HEADER, TIMES
 from penstock.pipelines.transforms import META
 
 if TYPE_CHECKING:
@@ -65,7 +67,24 @@ def fields(headers: Any) -> dict[str, str]:
     }
 
 
-def letter(told: Mapping[str, str], value: bytes | None) -> Letter:
+def is_document(pipeline: Pipeline) -> bool:
+    """Whether dead letters are JSON, because messages of their sink have no headers."""
+    sink = pipeline.dead_letters
+    return sink is not None and sink.messages and "headers" not in sink.kind.takes
+
+
+def opened(pipeline: Pipeline, message: Mapping[str, Any]) -> Letter:
+    """A message as the dead letter that it is. What is none has its bytes and nothing else."""
+    if not is_document(pipeline):
+        return letter(fields(message["headers"]), message["value"])
+    try:
+        told = json.loads(message["value"])
+        return letter(told, base64.b64decode(told.get("value", "")))
+    except (ValueError, AttributeError, TypeError):
+        return letter({}, message["value"])
+
+
+def letter(told: Mapping[str, Any], value: bytes | None) -> Letter:
     """A dead letter by what is told of it."""
     time, stream, position, error = (told.get(name, "") for name in ("time", "stream", "position", "error"))
     if "cut" in told:
@@ -106,10 +125,15 @@ def records(spark: "SparkSession", pipeline: Pipeline, of_source: "StructType") 
     if source.file_format is not None:
         schema = _schema(spark, source.options["path"])
         stored = reader.format(source.file_format).schema(schema).load()
+    else:
+        stored = reader.format(source.kind.format).option("startingOffsets", "earliest").load()
+        if is_document(pipeline):
+            document = f.from_json(f.col("value").cast("string"), DOCUMENT)
+            stored = stored.select(document.alias("letter")).select("letter.*").where("cut IS NULL")
+    if "error" in stored.columns:
         told = {name: f.col(name).cast("string") for name in (*DEAD_HEADERS, "meta")}
         kept = f.col("headers")
     else:
-        stored = reader.format(source.kind.format).option("startingOffsets", "earliest").load()
         own = f"filter(headers, h -> startswith(h.key, '{HEADER}'))"
         pair = f"struct(substr(h.key, {len(HEADER) + 1}), string(h.value))"
         by_name = f.expr(f"map_from_entries(transform({own}, h -> {pair}))")

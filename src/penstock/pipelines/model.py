@@ -215,7 +215,8 @@ class Restart(Section):
     max_restarts: Annotated[int, Field(ge=0)] = Field(
         5, description="So many failures in a row, without `reset_after` in between, and the pipeline stays down."
     )
-    backoff: Seconds = Field(1.0, description="The wait before the first restart. It doubles each time.")
+    # Spark lets Python processes of a failed batch go on for about three seconds; Iggy wants one attempt at a time.
+    backoff: Seconds = Field(5.0, description="The wait before the first restart. It doubles each time.")
     max_backoff: Seconds = Field(60.0, description="The longest wait.")
     reset_after: Seconds = Field(600.0, description="After so long without a failure the count begins anew.")
 

@@ -38,21 +38,36 @@ SINKS: Mapping[str, tuple[Question, ...]] = {
     "kafka": (_KAFKA, Question("identifier", "Topic", "copies")),
     "parquet": (Question("identifier", "Folder", "out"),),
 }
+# What records may be, and what must be asked for each. Without an answer, a line is left out.
+RECORDS: Mapping[str, tuple[Question, ...]] = {
+    "json": (Question("schema", "Their columns, such as 'id BIGINT, amount DOUBLE' (empty: any)", ""),),
+    "csv": (Question("schema", "Their columns, such as 'id BIGINT, amount DOUBLE'", "id BIGINT, amount DOUBLE"),),
+    "avro": (Question("schema_registry_url", "Address of the schema registry", "http://localhost:8081"),),
+    "protobuf": (
+        Question("schema_registry_url", "Address of the schema registry", "http://localhost:8081"),
+        Question("message", "Name of the message", "shop.Order"),
+    ),
+    "text": (),
+    "raw": (),
+}
 # Numbers are written without quotes.
 _NUMBERS = ("rows_per_second",)
 _SECRETS = {"iggy": 'password = { env = "IGGY_PASSWORD" }', "s2": 'access_token = { env = "S2_ACCESS_TOKEN" }'}
 
 
 def text(
-    key: str, source: tuple[str, Mapping[str, str]], sink: tuple[str, Mapping[str, str]], schema: str | None
+    key: str,
+    source: tuple[str, Mapping[str, str]],
+    sink: tuple[str, Mapping[str, str]],
+    records: tuple[str, Mapping[str, str]] | None,
 ) -> str:
-    """A file that passes `penstock check`. `schema`: the columns of JSON records; None leaves records as they are."""
+    """A file that passes `penstock check`. `records`: what they are, with answers; None leaves them as they are."""
     lines = [f'key = "{key}"', "", *_table("[source]", *source)]
-    if schema is not None:
-        lines += ["", "[source.input_schema]", 'type = "json"', *([f"schema = {_quoted(schema)}"] if schema else [])]
+    if records is not None:
+        lines += ["", *_table("[source.input_schema]", *records)]
         lines += ["", "# [[transforms]]", '# sql = "SELECT * FROM input"']
     lines += ["", *_table("[[sinks]]", *sink)]
-    if schema is not None:
+    if records is not None:
         lines += ["", "[errors]", 'mode = "fail"  # or skip, or dead_letter with a [errors.sink]']
     return "\n".join([*lines, ""])
 

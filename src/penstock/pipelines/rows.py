@@ -158,16 +158,23 @@ def _other_columns(rows: "DataFrame") -> "Column":
 DEAD_HEADERS = ("error", "pipeline", "source", "stream", "partition", "position", "time")
 HEADER = "penstock-"  # begins the headers of a dead letter
 TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+_UTC = "date_format(to_utc_timestamp(time, current_timezone()), \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\")"
+# A dead letter where messages have no headers.
+DOCUMENT = (
+    ", ".join(f"{name} STRING" for name in (*DEAD_HEADERS, "meta"))
+    + ", cut BIGINT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, value BINARY"
+)
 
 
 def dead_rows(letters: "DataFrame", sink: SinkEnd) -> "DataFrame":
-    """Dead letters as a sink takes them: columns, or a message with the original bytes and headers `penstock-...`."""
+    """Dead letters as a sink takes them: columns, a message with the original bytes and headers `penstock-...`, or a
+    document where messages have no headers.
+    """
     if not sink.messages:
         return letters
     if "headers" not in sink.kind.takes:
-        return letters.select("value")
-    texts = {name: f"string({name})" for name in DEAD_HEADERS}
-    texts["time"] = "date_format(to_utc_timestamp(time, current_timezone()), \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\")"
+        return _documents(letters, most_bytes(sink))
+    texts = {name: f"string({name})" for name in DEAD_HEADERS} | {"time": _UTC}
     texts["meta"] = "meta" if sink.type != "iggy" else f"if(octet_length(meta) > {_MOST_HEADER}, NULL, meta)"
     is_empty = "coalesce(length(value), 0) = 0"
     if sink.type == "iggy":
@@ -182,6 +189,23 @@ def dead_rows(letters: "DataFrame", sink: SinkEnd) -> "DataFrame":
     whole = letters.selectExpr("value", f"concat({own}, coalesce(headers, array())) AS headers")
     room = most_bytes(sink)
     return whole if room is None else _cut(whole, room)
+
+
+def _documents(letters: "DataFrame", room: int | None) -> "DataFrame":
+    """Dead letters as JSON, with bytes in base64. One that does not fit into `room` bytes is cut, as by `_cut`."""
+    told = [f"{_UTC if name == 'time' else f'string({name})'} AS {name}" for name in (*DEAD_HEADERS, "meta")]
+    texts = letters.selectExpr(*told, "headers", "value")
+    if room is not None:
+        without = ", ".join(name for name in texts.columns if name != "value")
+        left = f"greatest(0, ({room - _SPARE} - octet_length(to_json(struct({without})))) DIV 4 * 3)"
+        texts = texts.selectExpr("*", f"octet_length(value) > {left} AS is_large").selectExpr(
+            *DEAD_HEADERS,
+            "if(is_large, NULL, meta) AS meta",
+            "if(is_large, octet_length(value), NULL) AS cut",
+            "if(is_large, NULL, headers) AS headers",
+            f"if(is_large, substring(value, 1, {room - _SPARE} DIV 2), value) AS value",
+        )
+    return texts.selectExpr(f"CAST(to_json(struct({', '.join(texts.columns)})) AS BINARY) AS value")
 
 
 def _cut(letters: "DataFrame", room: int) -> "DataFrame":
@@ -200,7 +224,11 @@ def _cut(letters: "DataFrame", room: int) -> "DataFrame":
 
 
 def most_bytes(sink: SinkEnd) -> int | None:
-    """The most bytes that a message may have in this sink; None where that is not known. Asks the server, once."""
+    """The most bytes that a message may have in this sink; None where that is not known. Asks the server, once. Kafka's
+    is what its client sends, by the option of Kafka or its default.
+    """
+    if sink.type == "kafka":
+        return int(sink.options.get("kafka.max.request.size", 1 << 20))
     return _most_bytes(sink.kind.format, tuple(sorted(sink.options.items()))) if sink.kind.ours else None
 
 

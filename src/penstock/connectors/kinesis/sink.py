@@ -19,6 +19,8 @@ from penstock.kit.rows import BYTES, TEXT, accept
 TAKES = {"value": BYTES, "partitionKey": TEXT, "explicitHashKey": TEXT}
 # The most that a request may hold.
 MOST_RECORDS, MOST_BYTES = 500, 5 << 20
+# The most that a record may have, with its partition key, unless a stream is set to take more.
+MOST_OF_ONE = 1 << 20
 LONGEST_KEY = 256
 HASHES = 2**128
 
@@ -32,6 +34,10 @@ class KinesisSink:
         else:
             templates.accept("kinesis", columns, options.partition_key, TAKES, "partitionKey")
         self.options, self._calls = options, Calls(options)
+
+    def most_bytes(self) -> int:
+        """What Kinesis takes."""
+        return MOST_OF_ONE
 
     def check(self) -> None:
         """Refuse a stream that does not exist."""
