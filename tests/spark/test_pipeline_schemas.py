@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from kafka_servers import KafkaAdmin
 from kinesis_servers import Kinesis as KinesisServer
 from nats_servers import Admin
 from penstock.codecs.registry import Registry
+from penstock.pipelines import schemas
 from penstock.pipelines.convert import convert
 from penstock.pipelines.runner import State
 from penstock.testing.kafka import KafkaBroker
 from penstock.testing.nats_server import NatsServer
+from penstock.testing.proxy import Proxy
 from penstock.testing.schema_registry import SchemaRegistry
 from spark.pipeline_runs import ONCE, bodies, done, run, written
 
@@ -178,28 +181,30 @@ def test_protobuf_becomes_avro_with_a_schema_that_is_registered(
 
 
 def test_a_registry_that_is_away_stops_only_what_it_must(
-    spark: SparkSession, nats: NatsServer, admin: Admin, streams: str, folder: Path, tmp_path: Path
-) -> None:
-    subject = f"{streams}IN-value"
-    with SchemaRegistry(tmp_path / "registry") as server:
-        registry = Registry(server.url, timeout=1.0)
-        old = framed(registry, subject, OLD, *({"id": i, "region": "eu"} for i in range(3)))
-        new = framed(registry, subject, NEW, {"id": 3, "region": "us", "amount": 1.0})
-        url = server.url
-        port = server.port
+    spark: SparkSession, nats: NatsServer, admin: Admin, streams: str, folder: Path, server: SchemaRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(schemas, "Registry", partial(Registry, timeout=1.0))
+    subject, registry = f"{streams}IN-value", Registry(server.url)
+    old = framed(registry, subject, OLD, *({"id": i, "region": "eu"} for i in range(3)))
+    new = framed(registry, subject, NEW, {"id": 3, "region": "us", "amount": 1.0})
     admin.publish([(f"{streams}.in", value) for value in old])
-    pinned = f'type = "avro"\nschema_registry_url = "{url}"\nschema = \'{text(OLD)}\''
-    latest = f'type = "avro"\nschema_registry_url = "{url}"'
-    down = run(spark, written(folder, "latest", jetstream(nats, streams, latest)))
-    assert down.state is State.FAILED
-    assert f"the registry at {url} does not answer" in str(down.error)
-    with SchemaRegistry(tmp_path / "registry", port=port):
+    with Proxy(server.port) as proxy:
+        url = server.url.replace(str(server.port), str(proxy.port))
+        pinned = f'type = "avro"\nschema_registry_url = "{url}"\nschema = \'{text(OLD)}\''
+        latest = f'type = "avro"\nschema_registry_url = "{url}"'
+        proxy.reachable = False
+        down = run(spark, written(folder, "latest", jetstream(nats, streams, latest)))
+        assert down.state is State.FAILED
+        assert f"the registry at {url}" in str(down.error)
+        proxy.reachable = True
         done(spark, written(folder, "pinned", jetstream(nats, streams, pinned)))
-    assert len(bodies(nats, f"{streams}OUT")) == 3
-    admin.publish([(f"{streams}.in", value) for value in new])
-    down = run(spark, written(folder, "pinned", jetstream(nats, streams, pinned)))
-    assert down.state is State.FAILED, "a schema that nobody has seen yet is needed"
-    with SchemaRegistry(tmp_path / "registry", port=port):
+        assert len(bodies(nats, f"{streams}OUT")) == 3
+        proxy.reachable = False
+        admin.publish([(f"{streams}.in", value) for value in new])
+        down = run(spark, written(folder, "pinned", jetstream(nats, streams, pinned)))
+        assert down.state is State.FAILED, "a schema that nobody has seen yet is needed"
+        proxy.reachable = True
         done(spark, written(folder, "pinned", jetstream(nats, streams, pinned)))
     assert [json.loads(body)["id"] for body in bodies(nats, f"{streams}OUT")] == [0, 1, 2, 3]
 

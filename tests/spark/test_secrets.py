@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nkeys
 import pytest
@@ -26,8 +26,11 @@ from penstock.spark.session import HIDES, REDACTION, hide_secrets
 from penstock.testing.nats_server import NatsServer, free_port
 from penstock.testing.s2_lite import S2Lite
 
+if TYPE_CHECKING:
+    from kinesis_servers import Kinesis
+
 PROGRAM = Path(__file__).with_name("secrets_program.py")
-LEAN = Path(penstock.__file__).with_name("lean")  # only lets Spark's Python processes start sooner
+LEAN = Path(penstock.__file__).parent / "spark" / "lean"  # only lets Spark's Python processes start sooner
 SEED = nkeys.encode_seed(b"0123456789abcdef0123456789abcdef", nkeys.PREFIX_BYTE_USER).decode()
 # Every option of every format that is secret, as it is documented; and those with another name of old, marked.
 SECRETS = [
@@ -64,6 +67,7 @@ def seen(
     nats: NatsServer,
     s2: "S2Lite | s2_servers.Cloud",
     iggy: iggy_servers.Server,
+    kinesis: "Kinesis",
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, str]]:
     """All that Spark shows, by place."""
@@ -74,6 +78,8 @@ def seen(
     admin.close()
     s2_servers.S2Admin(s2).make("secrets")
     iggy_servers.IggyAdmin(iggy).make("secrets", "orders", 1)
+    kinesis.make("secrets")
+    keyed = kinesis.options("secrets") | {"accessKeyId": "testing"}
     reach = {key: value for key, value in iggy_servers.options(iggy).items() if key != "passwordFile"}
     written = {"servers": nats.url, "subject": "secrets.x", "connectionName": CONTROL}
     places = {
@@ -81,7 +87,9 @@ def seen(
         "nats": ({"servers": nats.url, "subjects": "secrets.>"}, written),
         "s2": ({**s2.options(), "streams": "secrets"}, {**s2.options(), "stream": "secrets"}),
         "iggy": ({**reach, "stream": "secrets", "topic": "orders"}, {**reach, "stream": "secrets", "topic": "orders"}),
+        "kinesis": (keyed, keyed),
     }
+    assert set(places) == {name for name, _, _ in SECRETS}
     cases = []
     for name, (source, sink) in places.items():
         for marked in (False, True):
