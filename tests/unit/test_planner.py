@@ -1,5 +1,6 @@
 import json
 import logging
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -316,6 +317,48 @@ def test_the_head_is_reported_for_lag() -> None:
         "s": Position(10, "life-1"),
         "t": Position(7, "life-1"),
     }
+
+
+class DatedSource(FakeSource):
+    """A source whose records have times: each of them is as many seconds old as its number is below 100."""
+
+    reads = 0
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        self.reads += 1
+        stored = [int((time.time() - 100 + at) * 1e6) for at in self.shards[span.shard].in_range(span.start, span.end)]
+        yield pa.record_batch({"timestamp": pa.array(stored, pa.timestamp("us", tz="UTC"))})
+
+
+def test_the_age_of_the_oldest_unread_record_is_reported_and_asked_for_once_a_second() -> None:
+    source = DatedSource({"s": Shard(10), "t": Shard(30, rows=[1, 9, 20])})
+    plan = planner(source)
+    start = begin(plan)
+    end = plan.next(start, 2)
+    figures = plan.lag()
+    at = Checkpoint.decode(end).positions
+    assert figures["lag"] == 10 + 30 - at["s"].next - at["t"].next
+    assert figures["lagBytes"] == 100 * figures["lag"]
+    oldest = min(at["s"].next, next(row for row in (1, 9, 20) if row >= at["t"].next))
+    assert figures["lagMs"] // 1000 == 100 - oldest
+    reads = source.reads
+    for _ in range(50):
+        assert plan.lag() == figures
+    assert source.reads == reads
+    plan.next(end, None)
+    assert plan.lag() == {"lag": 0, "lagMs": 0}
+
+
+def test_a_server_that_fails_to_tell_an_age_costs_the_age_and_nothing_else() -> None:
+    source = FakeSource({"s": Shard(10)})
+    plan = planner(source)
+    begin(plan)
+
+    def read(span: Range) -> Iterator[pa.RecordBatch]:
+        raise ConnectError("gone")
+
+    source.read = read  # type: ignore[method-assign]
+    assert plan.lag() == {"lag": 9, "lagBytes": 900}
 
 
 def test_an_idle_query_looks_at_most_twenty_times_a_second() -> None:

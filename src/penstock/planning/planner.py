@@ -13,6 +13,7 @@ from penstock.errors import OptionError
 from penstock.kit.contract import Branching, Emptying, Marking, Resuming, Source, Sparse, Weighing
 from penstock.kit.loss import LossReport
 from penstock.options import ReadOptions
+from penstock.planning.behind import Behind
 from penstock.planning.checkpoint import Checkpoint
 from penstock.planning.cuts import Tally, cut, rows_per_task
 from penstock.planning.positions import (
@@ -53,6 +54,7 @@ class Planner:
         self._goes_on = True  # this run goes on from a checkpoint, as far as is known, and has planned nothing yet
         self._shown: Offsets | None = None  # the last positions that the source was told of
         self._planned: Offsets = {}  # the end of the last batch
+        self._behind = Behind(source)
         self._counted: tuple[Bounds, Offsets, int] | None = None  # rows between positions and bounds
         self._waiting: float | None = None  # since when a batch waits for minRecordsPerTrigger
         self._compared: tuple[Bounds, Offsets, list[str]] | None = None  # shards whose marks have changed
@@ -167,12 +169,8 @@ class Planner:
         return Checkpoint({shard: Position(bound.next, bound.epoch) for shard, bound in self.look().items()}).encode()
 
     def lag(self) -> dict[str, int]:
-        """How far the last planned batch is behind, over all shards: `lag` in positions, or `lagMs` in milliseconds."""
-        if isinstance(self.source, Sparse):
-            return {"lagMs": self.source.behind(self._planned)}
-        ends = self._planned
-        total = sum(max(0, b.next - ends[s].next) if s in ends else b.next - b.first for s, b in self.look().items())
-        return {"lag": total}
+        """How far the end of the last planned batch is behind, over all shards: see `Behind`."""
+        return self._behind.figures(self._planned, {} if isinstance(self.source, Sparse) else self.look())
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Range, ...]]:
         """What each task reads between two checkpoints. Asks no server."""
