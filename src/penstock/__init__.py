@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from penstock.observe.observer import Observer
+
 __version__ = "0.1.0"
 
 
@@ -46,3 +48,21 @@ def figures(query: "StreamingQuery") -> dict[str, dict[str, float]]:
     from penstock.spark import progress
 
     return progress.figures(query)
+
+
+def observe(spark: Any, address: str = "127.0.0.1:0") -> "Observer":
+    """Watch all streaming queries of a session, from now on: metrics for Prometheus, JSON, and a live page at `.url`.
+
+    `address` is where it listens: `host:port`, or a port of this machine; 0 takes one that is free. Off loopback,
+    everybody must send the key that the environment variable PENSTOCK_API_KEY has. With Spark Connect, tasks report
+    no bytes, retries and reconnects. Needs the extra `observe`.
+    """
+    import os
+
+    from penstock.observe.needed import require
+
+    require()
+    from penstock.observe.observer import observe as observed
+    from penstock.observe.server import Address
+
+    return observed(spark, Address.parse(address, key=os.environ.get("PENSTOCK_API_KEY") or None))

@@ -51,9 +51,13 @@ def figures(query: "StreamingQuery") -> dict[str, dict[str, float]]:
     driver = Figures()
     for source in _sources(query):
         driver += Figures.of_json(_json(source.latestOffset).get("metrics", {}))
-    counted = next((accumulator.value for accumulator in _accumulators.values()), {})
-    of_tasks = {way: counted.get((str(query.id), way), {}) for way in ("read", "write")}
+    of_tasks = {way: counted().get((str(query.id), way), {}) for way in ("read", "write")}
     return {"driver": driver.as_json(), **of_tasks}
+
+
+def counted() -> Counted:
+    """What tasks of this program have reported."""
+    return next((accumulator.value for accumulator in _accumulators.values()), {})
 
 
 def accumulate(context: Any) -> FiguresAccumulator:

@@ -1,0 +1,72 @@
+"""A session that is watched, with metrics and a page about its queries. Knows how the parts go together."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.connectors import FORMATS, connector
+from penstock.observe.app import Access, Api
+from penstock.observe.listener import listen
+from penstock.observe.metrics import Metrics
+from penstock.observe.server import Address, Server, new_key
+from penstock.observe.store import Store
+from penstock.observe.view import Pipelines
+from penstock.spark.progress import accumulate, counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class Observer:
+    """Watches the queries of a session until it is stopped. `key` is what orders must name."""
+
+    spark: "SparkSession"
+    store: Store
+    server: Server
+    key: str
+    _listener: Any
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return self.server.url
+
+    def stop(self) -> None:
+        """Watch no longer. The queries go on."""
+        self.server.stop()
+        self.spark.streams.removeListener(self._listener)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self.stop()
+
+
+def observe(
+    spark: "SparkSession", address: str | Address = "127.0.0.1:0", *, pipelines: Pipelines | None = None
+) -> Observer:
+    """Watch all streaming queries of a session: metrics, JSON and a page at `.url`. See `penstock.observe`."""
+    place = Address.parse(address) if isinstance(address, str) else address
+    store, key = Store(), place.key or new_key()
+    if not _is_connect(spark):
+        _let_tasks_report(spark)
+    measured = Metrics(store, pipelines, counted)
+    api = Api(store, pipelines, measured, Access(place.host, key))
+    server = Server(api.app(), place).start()
+    return Observer(spark, store, server, key, listen(spark, store))
+
+
+def _let_tasks_report(spark: "SparkSession") -> None:
+    """Register each format with an accumulator. Of the class that Spark pickles, only this much is new: the rest is
+    imported where the task runs. Not where `penstock.register` has done so already.
+    """
+    accumulator = accumulate(spark.sparkContext)
+    for name in FORMATS:
+        known = connector(name)
+        if known.accumulator is None:
+            spark.dataSource.register(type(known.__name__, (known,), {"accumulator": accumulator}))
+
+
+def _is_connect(spark: Any) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -1,0 +1,93 @@
+"""The HTTP server in a thread of its own. Knows uvicorn, addresses and TLS."""
+
+import secrets
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from penstock.errors import ConnectError, OptionError
+from penstock.observe.app import is_loopback
+
+STOPS_WITHIN = 5.0
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server listens, and with what. Port 0 takes any that is free."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    cert: str | None = None
+    cert_key: str | None = None
+    key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not is_loopback(self.host) and not self.key:
+            raise OptionError(
+                f"'{self.host}' can be reached by others: set a key (PENSTOCK_API_KEY), which they then must send."
+            )
+        if (self.cert is None) != (self.cert_key is None):
+            raise OptionError("a certificate and its key belong together: set both, or none.")
+
+    @classmethod
+    def parse(cls, text: str, **more: str | None) -> Self:
+        """From `host:port`, `port` or `host`."""
+        host, _, port = text.rpartition(":") if ":" in text.rpartition("]")[2] else (text, "", "")
+        if not port and text.isdecimal():
+            host, port = "127.0.0.1", text
+        if port and not (port.isdecimal() and int(port) < 65536):
+            raise OptionError(f"'{text}' is no address such as 127.0.0.1:8080.")
+        return cls(host.strip("[]") or "127.0.0.1", int(port or 0), **more)
+
+
+class Server:
+    """Serves an application until it is stopped."""
+
+    def __init__(self, app: ASGIApp, address: Address):
+        self.address = address
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self._socket = socket.socket(family)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((address.host, address.port))
+        except OSError as error:
+            self._socket.close()
+            raise ConnectError(f"nothing can listen at {address.host}:{address.port}: {error.strerror}.") from None
+        config = uvicorn.Config(
+            app, log_level="error", access_log=False, ssl_certfile=address.cert, ssl_keyfile=address.cert_key,
+            timeout_graceful_shutdown=1, lifespan="on",
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="penstock-http", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        host, port = self._socket.getsockname()[:2]
+        named = f"[{host}]" if ":" in host else host
+        return f"{'https' if self.address.cert else 'http'}://{named}:{port}"
+
+    def start(self) -> Self:
+        """Begin to answer."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Answer what was asked, and end."""
+        self._server.should_exit = True
+        self._thread.join(STOPS_WITHIN)
+        with suppress(OSError):
+            self._socket.close()
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+
+def new_key() -> str:
+    """A key that nobody can guess."""
+    return secrets.token_urlsafe(24)

@@ -1,0 +1,182 @@
+"""What is known of every query: its state, totals, the last batches, and figures of the last hour. In memory, and
+bounded. Knows progress events as values; no Spark, no HTTP.
+"""
+
+import bisect
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.kit.figures import Figures
+from penstock.observe.progress import Batch
+
+HOUR = 3600.0
+# A query of 0.1 s a batch has 36,000 batches in an hour: the figures of the last hour are of so many moments at most.
+POINTS = 720
+BATCHES = 100
+# Upper ends of what batches take, in seconds, for histograms.
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class Point(NamedTuple):
+    """A moment of a query: rows since the moment before, rows a second, lag, and seconds of the batch."""
+
+    at: float
+    rows: int
+    rate: float
+    lag: int | None
+    lag_seconds: float | None
+    seconds: float
+
+
+@dataclass
+class Histogram:
+    """How often a stage took how long."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        self.counts[bisect.bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+
+@dataclass
+class Watched:
+    """A query, over all of its runs in this program."""
+
+    id: str
+    name: str
+    run: str = ""
+    is_active: bool = True
+    error: str = ""
+    began: float = field(default_factory=time.time)
+    runs: int = 0
+    batches: int = 0  # with rows
+    rows: int = 0
+    written: int = 0
+    errors: int = 0
+    last: Batch | None = None
+    recent: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
+    points: deque[Point] = field(default_factory=deque)
+    stages: dict[str, Histogram] = field(default_factory=dict)
+    # Counters of the processes that planned: of runs that have ended, and of the current one.
+    planned_before: Figures = field(default_factory=Figures)
+    planned: Figures = field(default_factory=Figures)
+    # When the position that is unread now was first seen to be there, by source and shard: for sources without ages.
+    unread_since: dict[tuple[int, str], tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def driver(self) -> Figures:
+        """What planning did since this program began: retries, reconnects, records that were skipped."""
+        return self.planned_before + self.planned
+
+    @property
+    def rate(self) -> float:
+        """Rows a second in the last ten seconds, or in the last batch where that took longer."""
+        last = self.points[-1] if self.points else None
+        if last is None or time.time() - last.at > max(10.0, 2 * last.seconds):
+            return 0.0
+        since = last.at - 10.0
+        rows = sum(point.rows for point in self.points if point.at > since)
+        first = next((point.at for point in self.points if point.at > since), last.at)
+        return rows / max(last.at - first + last.seconds, 1e-3)
+
+
+class Store:
+    """Every query that was seen, by its id. Any thread may ask and tell."""
+
+    def __init__(self, clock: Callable[[], float] = time.time):
+        self.clock, self.lock = clock, threading.RLock()
+        self.queries: dict[str, Watched] = {}
+        self.changes = 0  # grows with each event: who waits for news compares
+        self._news = threading.Condition(self.lock)
+
+    def started(self, id: str, run: str, name: str) -> None:
+        """A run of a query has begun."""
+        with self.lock:
+            query = self.queries.setdefault(id, Watched(id, name or id))
+            query.name, query.run, query.is_active, query.began = name or id, run, True, self.clock()
+            query.runs += 1
+            query.planned_before, query.planned = query.driver, Figures()
+            self._tell()
+
+    def progressed(self, batch: Batch) -> None:
+        """A query has told of a batch, or of a look that found nothing new."""
+        with self.lock:
+            query = self.queries.setdefault(batch.query, Watched(batch.query, batch.name, batch.run))
+            is_new = query.last is None or (batch.run, batch.number) != (query.last.run, query.last.number)
+            query.last, query.error = batch, ""
+            query.planned = sum((source.figures for source in batch.sources), Figures())
+            took = batch.seconds.get("triggerExecution", 0.0)
+            if batch.rows or (is_new and "addBatch" in batch.seconds):
+                query.recent.append(batch)
+                query.batches += bool(batch.rows)
+                query.rows += batch.rows
+                query.written += batch.written or 0
+                query.errors += batch.errors
+                for stage, seconds in batch.seconds.items():
+                    query.stages.setdefault(stage, Histogram()).add(seconds)
+            rate = batch.rows / took if took else 0.0
+            lag_seconds = batch.lag_seconds if batch.lag_seconds is not None else self._age(query, batch)
+            self._point(query, Point(batch.at + took, batch.rows, rate, batch.lag, lag_seconds, took))
+            self._tell()
+
+    def ended(self, id: str, error: str) -> None:
+        """A run has ended, by itself or by an error."""
+        with self.lock:
+            if id in self.queries:
+                self.queries[id].is_active, self.queries[id].error = False, error
+            self._tell()
+
+    def wait(self, seen: int, seconds: float) -> int:
+        """Wait until there were more changes than `seen`, or so long. How many there were."""
+        with self._news:
+            self._news.wait_for(lambda: self.changes != seen, seconds)
+            return self.changes
+
+    def named(self, name: str) -> Watched | None:
+        """The query of that name that began last."""
+        with self.lock:
+            return max((q for q in self.queries.values() if q.name == name), key=lambda q: q.began, default=None)
+
+    def _tell(self) -> None:
+        self.changes += 1
+        self._news.notify_all()
+
+    def _point(self, query: Watched, point: Point) -> None:
+        """Add a moment. Moments that are close together become one, so that an hour fits."""
+        points = query.points
+        if points and point.at - points[-1].at < HOUR / POINTS:
+            last = points[-1]
+            rows, seconds = last.rows + point.rows, last.seconds + point.seconds
+            merged = point._replace(at=last.at, rows=rows, seconds=max(last.seconds, point.seconds))
+            points[-1] = merged._replace(rate=rows / seconds if seconds else 0.0)
+        else:
+            points.append(point)
+        while points and points[0].at < point.at - HOUR:
+            points.popleft()
+
+    def _age(self, query: Watched, batch: Batch) -> float | None:
+        """How long the oldest unread position has been seen to be there, of sources that tell no ages, as Kafka."""
+        now, ages, known = self.clock(), list[float](), query.unread_since
+        query.unread_since = {}
+        for number, source in enumerate(batch.sources):
+            for shard in source.shards:
+                if shard.lag is None:
+                    continue
+                head = shard.position + shard.lag
+                before = known.get((number, shard.name))
+                if not shard.lag:
+                    ages.append(0.0)
+                elif before is not None and shard.position < before[0]:
+                    query.unread_since[number, shard.name] = before  # what was there then is still not all read
+                    ages.append(now - before[1])
+                else:
+                    query.unread_since[number, shard.name] = (head, now)
+                    ages.append(0.0)
+        return max(ages, default=None)
