@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from penstock.observe.observer import Observer
+    from penstock.monitor.observer import Observer
 
 __version__ = "0.1.0"
 
@@ -59,10 +59,10 @@ def observe(spark: Any, address: str = "127.0.0.1:0") -> "Observer":
     """
     import os
 
-    from penstock.observe.needed import require
+    from penstock.monitor.needed import require
 
     require()
-    from penstock.observe.observer import observe as observed
-    from penstock.observe.server import Address
+    from penstock.monitor.observer import observe as observed
+    from penstock.monitor.server import Address
 
     return observed(spark, Address.parse(address, key=os.environ.get("PENSTOCK_API_KEY") or None))

@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codecs": {"errors", "arrow", "kit", "spark.schema"},
     "checkpoints": {"errors", "planning"},
     "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints"},
+    "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines", "cli.dead_letters"},
 }
 # Programs, short names for users, and what others test with: they may import anything.
 MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}
@@ -47,6 +48,8 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock",
     "penstock.codecs",
     "penstock.codecs.columnar",
+    "penstock.monitor.listener",
+    "penstock.monitor.observer",
     "penstock.pipelines.application",
     "penstock.pipelines.dead_letters",
     "penstock.pipelines.functions",
@@ -62,7 +65,7 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
 }
 MAY_OPEN_SOCKETS = {
     "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
-    "penstock.codecs.registry",
+    "penstock.codecs.registry", "penstock.monitor.app", "penstock.monitor.server",
     "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",
     "penstock.testing.iggy_double", "penstock.testing.proxy",
     "penstock.testing.schema_registry",

@@ -180,3 +180,14 @@ def _set_back(log: Log, end: Entry, source: str | None, to: Mapping[str, Any]) -
             f"the query of checkpoint '{log.where}' has no source '{source}'. {nearest(source, end.lines)}"
         )
     return replace(end, lines={**end.lines, source: set_back(end.lines[source], to)})
+
+
+def moment_of(text: str) -> datetime:
+    """A time with its zone, from text. An OptionError where it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"'{text}' is not a time such as 2026-11-17T06:00:00Z.") from None
+    if moment.tzinfo is None:
+        raise OptionError(f"'{text}' has no zone: write {text}Z for UTC.")
+    return moment

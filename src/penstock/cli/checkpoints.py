@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from penstock.checkpoints.log import Batch, Log
+from penstock.checkpoints.plan import moment_of
 from penstock.checkpoints.rewind import SinkMemory
 from penstock.checkpoints.rewind import rewind as set_back
 from penstock.cli.pipelines import console, say
@@ -100,7 +101,7 @@ def rewind(
         if sinks is None:
             say("no pipeline file was given, so what its sinks remember is not known")
         went = set_back(
-            location, _moment_of(time) if time is not None else given[0], sinks=sinks or (), new_query=new_query
+            location, moment_of(time) if time is not None else given[0], sinks=sinks or (), new_query=new_query
         )
     if went.copy is None:
         say(f"nothing to do: it stands at the end of batch {went.kept}")
@@ -119,16 +120,6 @@ def rewind(
     say(f"{removed}{following}. What was before is in {went.copy}")
     for source, offset in went.positions.items():
         say(f"source {source} stands at {_short(offset)}")
-
-
-def _moment_of(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(f"'{text}' is not a time such as 2026-11-17T06:00:00Z.") from None
-    if moment.tzinfo is None:
-        raise OptionError(f"'{text}' has no zone: write {text}Z for UTC.")
-    return moment
 
 
 def _moment(planned: datetime | None) -> str:

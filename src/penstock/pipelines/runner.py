@@ -51,6 +51,7 @@ class Running:
     query: "StreamingQuery | None" = None
     lease: Lease | None = None
     is_lost: bool = False  # whether another run has its checkpoint now
+    is_parked: bool = False  # whether somebody told it to stop, who may tell it to start again
     error: str = ""
     failures: int = 0
     restarts: int = 0
@@ -89,7 +90,7 @@ class Runner:
             try:
                 with ThreadPoolExecutor() as pool:  # each waits a second, to see whether another wants it too
                     list(pool.map(self._take, self.running))
-                while not self.stopping.is_set() and not all(each.is_over for each in self.running):
+                while not self.stopping.is_set() and any(each.is_parked or not each.is_over for each in self.running):
                     for each in self.running:
                         self._look_after(each)
                     self.stopping.wait(LOOK_EVERY)
@@ -126,7 +127,9 @@ class Runner:
         if each.is_over:
             return
         if each.query is None:
-            if time.monotonic() >= each.due:
+            if each.is_parked:
+                self._over(each, State.STOPPED)
+            elif time.monotonic() >= each.due:
                 self._start(each)
             return
         is_active = each.query.isActive
@@ -143,7 +146,7 @@ class Runner:
         elif problem is not None:
             self._failed(each, sentence(problem))
         else:
-            self._over(each, State.DONE)
+            self._over(each, State.STOPPED if each.is_parked else State.DONE)
 
     def _take(self, each: Running) -> None:
         """Take the checkpoint, so that no other run uses it. What is to be restored is restored before."""
@@ -155,6 +158,13 @@ class Runner:
             each.lease = Lease(pipeline.location, on_lost=lambda: self._lost(each)).take()
         except PenstockError as problem:
             self._failed(each, str(problem), for_good=True)
+
+    def begin_again(self, each: Running) -> None:
+        """Start a pipeline that is over, as if it had never failed. FAILED where its checkpoint is in use."""
+        each.is_lost, each.batch, each.failures, each.error = False, -1, 0, ""
+        self._take(each)
+        if each.lease is not None:
+            each.due, each.is_parked, each.state = 0.0, False, State.STARTING
 
     def _start(self, each: Running) -> None:
         pipeline = each.pipeline
@@ -217,12 +227,12 @@ class Runner:
     def _stop_all(self) -> None:
         """Let every query finish the batch that it is in, then stop it."""
         active = [each.query for each in self.running if each.query is not None and each.query.isActive]
-        waiting = [(query, _batch_in_hand(query)) for query in active]
+        waiting = [(query, batch_in_hand(query)) for query in active]
         deadline = time.monotonic() + STOP_WITHIN
         try:
             while waiting and time.monotonic() < deadline and not self.at_once.is_set():
                 for query, in_hand in list(waiting):
-                    if in_hand is None or not query.isActive or _batch_in_hand(query) != in_hand:
+                    if in_hand is None or not query.isActive or batch_in_hand(query) != in_hand:
                         waiting.remove((query, in_hand))
                         query.stop()
                 time.sleep(STOP_EVERY)
@@ -259,7 +269,7 @@ def count_of(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _batch_in_hand(query: Any) -> Any:
+def batch_in_hand(query: Any) -> Any:
     """What the query has reported before the batch that it is in; None where it is in none."""
     status = query.status
     if not status["isTriggerActive"] or not status["isDataAvailable"]:

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connectors import FORMATS, connector
-from penstock.observe.app import Access, Api
-from penstock.observe.listener import listen
-from penstock.observe.metrics import Metrics
-from penstock.observe.server import Address, Server, new_key
-from penstock.observe.store import Store
-from penstock.observe.view import Pipelines
+from penstock.monitor.app import Access, Api
+from penstock.monitor.listener import listen
+from penstock.monitor.metrics import Metrics
+from penstock.monitor.server import Address, Server, new_key
+from penstock.monitor.store import Store
+from penstock.monitor.view import Pipelines
 from penstock.spark.progress import accumulate, counted
 
 if TYPE_CHECKING:

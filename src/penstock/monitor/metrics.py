@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.kit.figures import Figures
-from penstock.observe.store import BUCKETS, Store, Watched
+from penstock.monitor.store import BUCKETS, Store, Watched
 
 if TYPE_CHECKING:
-    from penstock.observe.view import Pipelines
+    from penstock.monitor.view import Pipelines
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # So many shards of a query have figures of their own, those that are behind most; the others are added up as one.

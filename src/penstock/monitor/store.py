@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.kit.figures import Figures
-from penstock.observe.progress import Batch
+from penstock.monitor.progress import Batch
 
 HOUR = 3600.0
 # A query of 0.1 s a batch has 36,000 batches in an hour: the figures of the last hour are of so many moments at most.

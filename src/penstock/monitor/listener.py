@@ -4,8 +4,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from penstock.observe.progress import parse
-from penstock.observe.store import Store
+from penstock.monitor.progress import parse
+from penstock.monitor.store import Store
 from penstock.pipelines.failures import sentence
 
 if TYPE_CHECKING:

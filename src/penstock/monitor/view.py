@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from penstock import __version__
 from penstock.kit.figures import Figures
-from penstock.observe.progress import Batch, SourceProgress
-from penstock.observe.store import Point, Store, Watched
+from penstock.monitor.progress import Batch, SourceProgress
+from penstock.monitor.store import Point, Store, Watched
 
 RUNNING, ENDED, FAILED = "running", "stopped", "failed"
 

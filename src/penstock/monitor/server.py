@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from penstock.errors import ConnectError, OptionError
-from penstock.observe.app import is_loopback
+from penstock.monitor.app import is_loopback
 
 STOPS_WITHIN = 5.0
 
@@ -58,6 +58,7 @@ class Server:
         except OSError as error:
             self._socket.close()
             raise ConnectError(f"nothing can listen at {address.host}:{address.port}: {error.strerror}.") from None
+        self._socket.listen(128)  # who asks from now on waits until it answers
         config = uvicorn.Config(
             app, log_level="error", access_log=False, ssl_certfile=address.cert, ssl_keyfile=address.cert_key,
             timeout_graceful_shutdown=1, lifespan="on",

@@ -26,9 +26,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import PenstockError
-from penstock.observe import metrics, view
-from penstock.observe.openapi import description
-from penstock.observe.store import Store
+from penstock.monitor import metrics, view
+from penstock.monitor.openapi import description
+from penstock.monitor.store import Store
 
 EVERY = 1.0  # seconds between two events at least
 MOST_BODY = 64 << 10
@@ -257,7 +257,7 @@ async def _set(news: asyncio.Event) -> None:
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:
     def page(request: Request) -> Response:
-        content = importlib.resources.files("penstock.observe").joinpath("page", name).read_bytes()
+        content = importlib.resources.files("penstock.monitor").joinpath("page", name).read_bytes()
         return Response(content, media_type=f"{kind}; charset=utf-8")
 
     return page
