@@ -13,10 +13,14 @@ import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.kit.contract import Guarantee
+from penstock.monitor.metrics import ALIASES, Metrics
+from penstock.monitor.store import Store
+from penstock.monitor.view import Told
 from penstock.options import Options, ReadOptions, WriteOptions, table
 from penstock.options.shared import ConnectionOptions
 from penstock.pipelines.job import FILES
@@ -275,6 +279,27 @@ def iggy_table() -> str:
     return _beside("messages for a second of one core", "Penstock", rows)
 
 
+def metrics_table() -> str:
+    """Every metric, as a program with one pipeline tells it."""
+    store = Store()
+    store.started("id", "run", "orders")
+    told = Told("orders", "Orders", "running", "", has_dead_letters=True)
+    fake: Any = SimpleNamespace(states=["running"], all=lambda: [told])
+    families = Metrics(store, fake).collect()
+    rows = [
+        f"| `{each.name}{'_total' if each.type == 'counter' else ''}` | {each.type} "
+        f"| {', '.join(f'`{label}`' for label in each._labelnames if label != 'pipeline')} | {each.documentation} |"
+        for each in families
+    ]
+    return "\n".join(["| metric | type | labels besides `pipeline` | |", "|---|---|---|---|", *rows])
+
+
+def aliases_table() -> str:
+    """What others call these metrics."""
+    rows = [f"| `{name}` | `{target}` |" for name, target in ALIASES.items()]
+    return "\n".join(["| there | here |", "|---|---|", *rows])
+
+
 def pages() -> dict[Path, dict[str, str]]:
     """Which page has which generated part."""
     docs = ROOT / "docs"
@@ -292,6 +317,7 @@ def pages() -> dict[Path, dict[str, str]]:
             "options of Spark's formats": sparks_options(),
             "keys": pipeline_keys(),
         },
+        docs / "observing.md": {"metrics": metrics_table(), "metric aliases": aliases_table()},
         docs / "benchmarks.md": {
             "reading": reading_table(),
             "trickle": trickle_table(),

@@ -5,9 +5,11 @@ import re
 import socket
 import urllib.request
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
@@ -19,6 +21,7 @@ from penstock.monitor.progress import parse
 from penstock.monitor.server import Address, Server
 from penstock.monitor.store import HOUR, POINTS, Store
 from penstock.monitor.view import Told, overview
+from penstock.pipelines.runner import State
 
 KEY = "swordfish"
 
@@ -346,3 +349,20 @@ def test_the_key_shows_nowhere(client: TestClient, api: Api) -> None:
     assert KEY not in repr(Address("127.0.0.1", 1, key=KEY))
     for path in ("/stats", "/metrics", "/pipelines", "/openapi.json", "/"):
         assert KEY not in client.get(path).text
+
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+@pytest.mark.parametrize("name", ["prometheus-rules.yml", "grafana-dashboard.json"])
+def test_what_is_deployed_asks_for_metrics_that_exist(api: Api, name: str) -> None:
+    text = (DEPLOY / name).read_text()
+    asked = set(re.findall(r"penstock_[a-z_]+", text))
+    exist = {sample.name for family in families(api).values() for sample in family.samples} | set(families(api))
+    for family in metrics.FIGURES.values():
+        exist.add(f"{family.name}_total")
+    assert asked
+    assert asked <= exist
+    for state in re.findall(r'state=\\?"([^"\\]+)', text):
+        assert state in list(State)
+    yaml.safe_load(text)  # JSON is YAML too
