@@ -7,8 +7,8 @@ opened when it is first needed, and never pickled. Only ranges and receipts trav
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Generic, TypeVar, cast
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar, cast
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import OptionError
-from penstock.kit.contract import Guarantee, Predicate, Sink, Source
+from penstock.kit.format import SPARKS_OWN, Format
 from penstock.kit.retry import at_once
 from penstock.options import SECRET, Options, ReadOptions, WriteOptions, alias, secrets, shown, spellings
 from penstock.spark.catalog import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
@@ -29,8 +29,6 @@ from penstock.spark.reading import BatchReader, PushingReader, StreamReader
 from penstock.spark.schema import arrow_schema, refuse_strange
 from penstock.spark.writing import BatchWriter, StreamWriter
 
-# Options that are meant for Spark itself, and that it passes on.
-SPARKS_OWN = ("checkpointLocation", "queryName")
 # Spark 4.2 and 4.3 hide options whose name or value has one of these words. A session may add words, but a data source
 # cannot know them.
 HIDDEN = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
@@ -41,65 +39,12 @@ Write = TypeVar("Write", bound=Options)
 Model = TypeVar("Model", bound=Options)
 
 
-class Connector(spark.DataSource, Generic[Read, Write]):
-    """One format. A subclass has its name, its options and its guarantees, and opens sources and sinks."""
+class Connector(Format[Read, Write], spark.DataSource):
+    """A format as Spark's data source. A subclass has its name, its options and its guarantees, and opens sources and
+    sinks.
+    """
 
-    format: ClassVar[str]
-    options_type: ClassVar[type[ReadOptions] | None] = None  # None: cannot be read
-    sink_options_type: ClassVar[type[Options] | None] = None  # None: cannot be written
-    replayable: ClassVar[Guarantee] = Guarantee.NO  # a range that is read again gives the same rows
     accumulator: ClassVar[FiguresAccumulator | None] = None  # where tasks report what they counted
-    exactly_once: ClassVar[Guarantee] = Guarantee.NO  # a retried or replayed task leaves no duplicate
-
-    @classmethod
-    def columns(cls, options: Read) -> pa.Schema:
-        """The columns of a row, given the options."""
-        raise NotImplementedError
-
-    @classmethod
-    def open_source(cls, options: Read) -> Source:
-        """A source. It connects when it is first used, in the process that uses it."""
-        raise NotImplementedError
-
-    @classmethod
-    def open_sink(cls, options: Write, columns: pa.Schema) -> Sink:
-        """A sink for rows of these columns. An error where it cannot write them. It connects when it is first used."""
-        raise NotImplementedError
-
-    @classmethod
-    def only_streams(cls, options: Read) -> str | None:
-        """Why a batch read is not possible, and what to do about it; None where it is."""
-        return None
-
-    @classmethod
-    def only_batches(cls, options: Read) -> str | None:
-        """Why a streaming read is not possible, and what to do about it; None where it is."""
-        return None
-
-    @classmethod
-    def shaped(cls, options: Read, asked: pa.Schema) -> Read:
-        """`options` for rows of the columns that the user asked for, if the format lets the user choose them."""
-        return options
-
-    @classmethod
-    def pushes(cls, options: Read) -> bool:
-        """Whether filters on the shared columns `stream`, `sequence` and `timestamp` can be pushed down."""
-        return True
-
-    @classmethod
-    def narrow(cls, options: Read, predicates: Sequence[Predicate]) -> Read | None:
-        """`options` that may read less, but every row that satisfies all `predicates`; None where no row can."""
-        return options
-
-    @classmethod
-    def servers_own(cls, options: Write) -> Sequence[str]:
-        """Columns that only the server fills. A table has them, and an INSERT must leave them null."""
-        return ()
-
-    @classmethod
-    def name(cls) -> str:
-        """The name in `format(...)`."""
-        return cls.format
 
     def schema(self) -> StructType:
         """The columns. Spark calls this in `.load()`, so errors should be found here, not in a task."""
@@ -200,47 +145,6 @@ class Connector(spark.DataSource, Generic[Read, Write]):
         if model is not None:
             _refuse_shown(model, raw)
         return self._parse(model, raw)
-
-    @classmethod
-    def parse(cls, raw: Mapping[str, object]) -> Read:
-        """The options to read with, or an OptionError."""
-        return cast(Read, cls._parse(cls.options_type, raw))
-
-    @classmethod
-    def parse_sink(cls, raw: Mapping[str, object]) -> Write:
-        """The options to write with, or an OptionError."""
-        return cast(Write, cls._parse(cls.sink_options_type, raw))
-
-    @classmethod
-    def _parse(cls, model: type[Model] | None, raw: Mapping[str, object], ignore: Sequence[str] = ()) -> Model:
-        if model is None:
-            raise OptionError(f"{cls.format} can be {'written' if cls.sink_options_type else 'read'} only.")
-        if "path" in raw:
-            raise OptionError(f"{cls.format} takes no path in load() or save(): give it as an option.")
-        return model.parse(cls.format, raw, ignore=(*SPARKS_OWN, *ignore), elsewhere=cls._other_way(model))
-
-    @classmethod
-    def _other_way(cls, model: type[Options]) -> dict[str, str]:
-        """Errors for options of the sink where rows are read, and the other way round, by their names."""
-        reads = model is cls.options_type
-        other = cls.sink_options_type if reads else cls.options_type
-        if other is None:
-            return {}
-        whose, here, there = "sink", "read", "write or writeStream"
-        if not reads:
-            whose, here, there = "source", "write", "spark.read or spark.readStream"
-        known = spellings(model)
-
-        def alike(spelt: str) -> str:
-            """A hint at an option with one `s` more or less, such as subject and subjects; else empty."""
-            name = known.get(f"{spelt}s") or known.get(spelt.removesuffix("s"))
-            return f" To {here}, the option is '{shown(model, name)}'." if name else ""
-
-        return {
-            spelt: f"option '{shown(other, name)}' is for the {whose} of {cls.format}, and this is a {here}. "
-            f"Leave it out here, and give it to {there}.{alike(spelt)}"
-            for spelt, name in spellings(other).items()
-        }
 
 
 def _refuse_shown(model: type[Options], raw: Mapping[str, str]) -> None:
