@@ -1,6 +1,6 @@
 """The command line. Knows typer and rich; everything it shows comes from the library."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -8,16 +8,18 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli import checkpoints, dead_letters, pipelines
+from penstock.cli.formats import format_names, options_to_read, parsed
+from penstock.cli.lines import cell
 from penstock.cli.peek import newest
+from penstock.cli.put import WithValues, put
 from penstock.cli.sentences import sentences
+from penstock.cli.streams import streams
+from penstock.cli.tail import tail
 from penstock.cli.versions import versions
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
-from penstock.errors import OptionError
 from penstock.options import table
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_show_locals=False
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_show_locals=False)
 console = Console()
 if not console.is_terminal:
     console = Console(width=200)  # nobody can widen a pipe to see the rest of a line
@@ -37,6 +39,9 @@ def main(version: Annotated[bool, typer.Option("--version", callback=_version, i
 
 for command in (pipelines.run, pipelines.check, pipelines.new, pipelines.convert, pipelines.export, pipelines.schema):
     app.command()(command)
+app.command()(streams)
+app.command()(tail)
+app.command(cls=WithValues)(put)
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(dead_letters.app, name="dead-letters")
 
@@ -55,7 +60,10 @@ def demo(
 
 @app.command()
 def describe(
-    name: Annotated[str | None, typer.Argument(metavar="CONNECTOR", help="One connector; all without it.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="CONNECTOR", help="One connector; all without it.", autocompletion=format_names),
+    ] = None,
 ) -> None:
     """Show the connectors, or the options of one."""
     with sentences():
@@ -77,37 +85,19 @@ def describe(
 
 @app.command()
 def peek(
-    name: Annotated[str, typer.Argument(metavar="CONNECTOR")],
-    options: Annotated[list[str] | None, typer.Argument(metavar="OPTION=VALUE...")] = None,
+    name: Annotated[str, typer.Argument(metavar="CONNECTOR", autocompletion=format_names)],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="OPTION=VALUE...", autocompletion=options_to_read)
+    ] = None,
     count: Annotated[int, typer.Option("-n", min=1, help="How many records.")] = 10,
 ) -> None:
     """Show the newest records, without starting Spark: penstock peek jetstream stream=ORDERS -n 10."""
     with sentences():
-        raw = {}
-        for text in options or []:
-            key, equals, value = text.partition("=")
-            if not equals:
-                raise OptionError(f"'{text}' is no option: write name=value, such as stream=ORDERS.")
-            raw[key] = value
-        rows = newest(connector(name), raw, count)
+        rows = newest(connector(name), parsed(options or ()), count)
     if not rows:
         console.print("nothing there yet")
         return
     shown = Table(*(column for column in rows[0]), title=f"the newest {len(rows)} of {name}")
     for row in rows:
-        shown.add_row(*(Text(_cell(value)) for value in row.values()))  # Text: a body is no markup
+        shown.add_row(*(Text(cell(value, 60)) for value in row.values()))  # Text: a body is no markup
     console.print(shown)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bytes):
-        try:
-            text = value.decode()
-        except UnicodeDecodeError:
-            text = ""
-        if not text.replace("\n", "").replace("\t", "").isprintable() or (value and not text):
-            text = f"0x{value[:30].hex()}"  # Avro, Protobuf and the like: a terminal would act on it
-        return text if len(text) <= 60 else f"{text[:57]}..."
-    if isinstance(value, list):
-        return ", ".join(f"{field['key']}: {_cell(field['value'])}" for field in value)
-    return "" if value is None else str(value)

@@ -77,6 +77,4 @@ def names_of(model: type[Options] | None, given: Sequence[str], incomplete: str)
     """The options that begin so, whatever their case, as `name=`; without those that are given already."""
     taken = {word.partition("=")[0].lower() for word in given if word != incomplete}
     names = [name for name, _, _ in table(model)] if model is not None else []
-    return [
-        f"{name}=" for name in names if name.lower().startswith(incomplete.lower()) and name.lower() not in taken
-    ]
+    return [f"{name}=" for name in names if name.lower().startswith(incomplete.lower()) and name.lower() not in taken]

@@ -37,6 +37,15 @@ class PartitionInfo(NamedTuple):
     size: int
 
 
+class TopicInfo(NamedTuple):
+    """A topic: how many partitions and messages it has, and the bytes of these."""
+
+    name: str
+    partitions: int
+    messages: int
+    size: int
+
+
 class Client:
     """Blocking calls, used by one thread."""
 
@@ -74,6 +83,14 @@ class Client:
             return [each.name for each in self._call(lambda client: client.get_streams())]
         details = self._call(lambda client: client.get_stream(stream))
         return [] if details is None else [topic.name for topic in details.topics]
+
+    def topics(self, stream: str) -> list[TopicInfo]:
+        """The topics of a stream; none where it does not exist."""
+        try:
+            found = self._call(lambda client: client.get_topics(stream))
+        except NotFound:
+            return []
+        return [TopicInfo(each.name, each.partitions_count, each.messages_count, each.size) for each in found]
 
     def missing(self, stream: str, topic: str) -> OptionError:
         """The error for a topic that does not exist, with similar names."""

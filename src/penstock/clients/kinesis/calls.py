@@ -14,7 +14,7 @@ MOST_AT_ONCE = 16
 # What each answer must have.
 _HAS = {
     "describe_stream_summary": "StreamDescriptionSummary", "list_shards": "Shards", "get_records": "Records",
-    "get_shard_iterator": "ShardIterator", "put_records": "Records",
+    "get_shard_iterator": "ShardIterator", "put_records": "Records", "list_streams": "StreamNames",
 }  # fmt: skip
 _BUSY = {
     "ProvisionedThroughputExceededException", "LimitExceededException", "ThrottlingException", "Throttling",
@@ -90,7 +90,7 @@ class Calls:
     def summary(self) -> Summary:
         """The stream. An OptionError where there is none."""
         try:
-            answer = self._ask("describe_stream_summary", **self.options.of_stream)["StreamDescriptionSummary"]
+            answer = self.ask("describe_stream_summary", **self.options.of_stream)["StreamDescriptionSummary"]
         except GoneError as error:
             raise OptionError(
                 f"stream '{self.options.stream}' does not exist at {self._where()}: {error}. Check the options "
@@ -103,7 +103,7 @@ class Calls:
         shards: dict[str, Shard] = {}
         given: dict[str, Any] = dict(self.options.of_stream)
         while True:
-            answer = self._ask("list_shards", **given)
+            answer = self.ask("list_shards", **given)
             for each in answer["Shards"]:
                 parents = (each.get("ParentShardId"), each.get("AdjacentParentShardId"))
                 is_closed = "EndingSequenceNumber" in each["SequenceNumberRange"]
@@ -127,15 +127,13 @@ class Calls:
             more["StartingSequenceNumber"] = str(number)
         if millis is not None:
             more["Timestamp"] = millis / 1000
-        answer = self._ask(
-            "get_shard_iterator", **self.options.of_stream, ShardId=shard, ShardIteratorType=type, **more
-        )
+        answer = self.ask("get_shard_iterator", **self.options.of_stream, ShardId=shard, ShardIteratorType=type, **more)
         return str(answer["ShardIterator"])
 
     def page(self, iterator: str, limit: int) -> Page:
         """The next records, at most `limit`. There may be none though some follow."""
         more = {"StreamARN": self.options.stream} if self.options.stream.startswith("arn:") else {}
-        answer = self._ask("get_records", ShardIterator=iterator, Limit=limit, **more)
+        answer = self.ask("get_records", ShardIterator=iterator, Limit=limit, **more)
         records = answer["Records"]
         try:
             numbers = [int(record["SequenceNumber"]) for record in records]
@@ -152,7 +150,7 @@ class Calls:
 
     def put(self, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Store records. One answer for each: `SequenceNumber` and `ShardId`, or `ErrorCode` and `ErrorMessage`."""
-        answer = self._ask("put_records", Records=records, **self.options.of_stream)
+        answer = self.ask("put_records", Records=records, **self.options.of_stream)
         results: list[Mapping[str, Any]] = answer["Records"]
         if len(results) != len(records):
             raise ProtocolError(f"Kinesis answered for {len(results)} records, and {len(records)} were sent.")
@@ -172,7 +170,8 @@ class Calls:
             clients[key] = secrets, _client(self.options)
         return clients[key][1]
 
-    def _ask(self, operation: str, **given: Any) -> dict[str, Any]:
+    def ask(self, operation: str, **given: Any) -> dict[str, Any]:
+        """One request: its answer, with the field that such an answer must have."""
         botocore = _botocore()
         try:
             answer: dict[str, Any] = getattr(self.client, operation)(**given)
