@@ -109,8 +109,8 @@ def _told(loss: Loss) -> str:
         return f"'{name}' was deleted and made again. It is shown from its first record on"
     if loss.kind == "backwards":
         return (
-            f"'{name}' counts anew: it ends at {bound.next - 1}, and {loss.at} was to come next. It is shown from its "
-            "first record on"
+            f"'{name}' counts anew, as after a purge: {bound.next} comes next, and it was {loss.at}. It is shown from "
+            "its first record on"
         )
     return (
         f"{loss.records:,} records of '{name}' were deleted before they could be shown. It goes on with {bound.first}"

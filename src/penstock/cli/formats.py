@@ -6,15 +6,14 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import typer
 
 from penstock.connectors import FORMATS, connector
 from penstock.errors import OptionError
 from penstock.kit.format import Format
 from penstock.options import Options, table
-
-if TYPE_CHECKING:
-    import typer
 
 _ADAPTER = "penstock.spark.connector"
 # What an option looks like on the command line: a name, and a value that may be empty.
@@ -27,7 +26,7 @@ def plain(name: str) -> "type[Format[Any, Any]]":
     Where Spark is loaded already, it is the same class as everywhere. Where it is not, formats of this process stay
     without it, so this is for programs that do one thing and end.
     """
-    if _ADAPTER not in sys.modules and "pyspark" not in sys.modules:
+    if sys.modules.get(_ADAPTER) is None and sys.modules.get("pyspark") is None:
         adapter: Any = ModuleType(_ADAPTER, "Stands in for the adapter to Spark, which a terminal does not need.")
         adapter.Connector = Format
         sys.modules[_ADAPTER] = adapter
@@ -55,17 +54,17 @@ def format_names(incomplete: str) -> list[str]:
     return [name for name in FORMATS if name.startswith(incomplete)]
 
 
-def options_to_read(ctx: "typer.Context", incomplete: str) -> list[str]:
+def options_to_read(ctx: typer.Context, incomplete: str) -> list[str]:
     """For the shell: the options to read this format that begin so."""
     return _completed(ctx, incomplete, "options_type")
 
 
-def options_to_write(ctx: "typer.Context", incomplete: str) -> list[str]:
+def options_to_write(ctx: typer.Context, incomplete: str) -> list[str]:
     """For the shell: the options to write this format that begin so."""
     return _completed(ctx, incomplete, "sink_options_type")
 
 
-def _completed(ctx: "typer.Context", incomplete: str, which: str) -> list[str]:
+def _completed(ctx: typer.Context, incomplete: str, which: str) -> list[str]:
     try:
         model = getattr(plain(ctx.params["name"]), which)
     except (KeyError, OptionError):  # what is wrong is said when the command runs

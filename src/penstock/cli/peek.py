@@ -54,7 +54,7 @@ def last(connector: Any, options: Any, source: Source, bounds: Bounds, count: in
     changes may not.
     """
     tables: list[pa.Table] = [connector.columns(options).empty_table()]
-    for shard, bound in bounds.items():
+    for shard, bound in bounds.items() if count else ():
         reach = count
         while True:
             span = Range(shard, _start(source, shard, bound, reach), bound.next, bound.epoch)

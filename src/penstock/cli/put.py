@@ -164,7 +164,7 @@ def _accepted(format: Any, options: Any, columns: list[Column]) -> list[Column]:
     """The columns, with numbers where a format takes a number: the command line has only text."""
     try:
         format.open_sink(options, _schema(columns))
-    except OptionError:
+    except OptionError as error:
         numbers = [_as_number(each) for each in columns]
         try:
             format.open_sink(options, _schema(numbers))
@@ -172,7 +172,10 @@ def _accepted(format: Any, options: Any, columns: list[Column]) -> list[Column]:
             pass
         else:
             return numbers
-        raise
+        said, in_spark, _ = str(error).partition(" Leave ")
+        if not in_spark:
+            raise
+        raise OptionError(f"{said} Leave out what says so: --header, --key or --column.") from None
     return columns
 
 

@@ -54,8 +54,8 @@ def _rows(name: str, raw: dict[str, str]) -> Sequence[Row]:
     format = plain(name)
     if name == "nats":
         raise OptionError(
-            "Core NATS has no streams: it keeps nothing. `penstock streams jetstream` lists what JetStream keeps on that "
-            "server, and `penstock tail nats subjects=... -f` shows what is published."
+            "Core NATS has no streams: it keeps nothing. `penstock streams jetstream` lists what JetStream keeps on "
+            "that server, and `penstock tail nats subjects=... -f` shows what is published."
         )
     model, ask = _model(name), _LISTINGS[name][1]
     for key in raw:

@@ -46,7 +46,10 @@ def _tail(format: Any, options: Any, count: int, follow: bool, lines: Lines) -> 
         if _only_listens(format, options):
             tell(f"listening to {', '.join(options.subjects)}")
         else:
-            _show(last(format, options, source, bounds, count).to_batches() if count else (), lines)
+            newest = last(format, options, source, bounds, count)
+            _show(newest.to_batches(), lines)
+            if count and not len(newest) and not follow:
+                tell("nothing there yet")
         if follow:
             _show(Following(source, options, bounds, tell).batches(), lines)
     finally:

@@ -87,10 +87,11 @@ class Client:
     def topics(self, stream: str) -> list[TopicInfo]:
         """The topics of a stream; none where it does not exist."""
         try:
-            found = self._call(lambda client: client.get_topics(stream))
+            details = self._call(lambda client: client.get_stream(stream))
         except NotFound:
             return []
-        return [TopicInfo(each.name, each.partitions_count, each.messages_count, each.size) for each in found]
+        topics = [] if details is None else details.topics
+        return [TopicInfo(each.name, each.partitions_count, each.messages_count, each.size) for each in topics]
 
     def missing(self, stream: str, topic: str) -> OptionError:
         """The error for a topic that does not exist, with similar names."""
