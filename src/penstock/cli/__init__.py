@@ -1,4 +1,4 @@
-"""The command line: `penstock demo`, `describe` and `peek`."""
+"""The command line, `penstock`."""
 
 from penstock.cli.commands import app
 
