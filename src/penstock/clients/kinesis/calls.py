@@ -218,7 +218,8 @@ class Calls:
             return RefusedError(text)
         return ConnectError(
             f"Kinesis at {self._where()} refuses: {text} ({code}). Check the credentials and what their policy allows: "
-            "kinesis:DescribeStreamSummary, ListShards, GetShardIterator, GetRecords to read, PutRecords to write."
+            "kinesis:DescribeStreamSummary, ListShards, GetShardIterator, GetRecords to read, PutRecords to write, "
+            "ListStreams to list."
         )
 
 
