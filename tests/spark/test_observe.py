@@ -3,9 +3,9 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -70,17 +70,23 @@ def test_a_query_of_a_program_is_seen_with_its_lag_and_what_its_tasks_did(
         assert [each["key"] for each in ask(observer, "/pipelines")] == [f"{stream}B", stream]
 
 
-@pytest.fixture
-def observed(
+def while_running(runner: Runner, work: Callable[[], None]) -> None:
+    """Run pipelines, and do something meanwhile, after which they stop. Spark knows its session in this thread only."""
+    with ThreadPoolExecutor(1) as pool:
+        doing = pool.submit(work)
+        doing.add_done_callback(lambda done: runner.stopping.set())
+        runner.run()
+        doing.result()
+
+
+def test_a_pipeline_is_stopped_started_and_set_back_and_each_row_is_there_as_often_as_was_asked_for(
     spark: SparkSession, nats: NatsServer, admin: Admin, stream: str, folder: Path
-) -> Iterator[tuple[Observer, Runner]]:
-    """A pipeline that goes on, in a runner that can be told what to do."""
+) -> None:
     admin.create(stream)
     admin.create(f"{stream}OUT")
     text = f"""
 [jetstream]
 servers = "{nats.url}"
-password = "hunter2"
 
 [source]
 type = "jetstream"
@@ -94,24 +100,12 @@ sql = "SELECT id FROM input"
 type = "jetstream"
 subject = "{stream}OUT.x"
 """
-    text = text.replace('password = "hunter2"\n', "")
     runner = Runner(spark, load([written(folder, "orders", text)]), lambda text: None)
-    thread = Thread(target=runner.run)
     with observe(spark, Address(key=KEY), pipelines=RunningPipelines(runner)) as observer:
-        thread.start()
-        try:
-            yield observer, runner
-        finally:
-            runner.stopping.set()
-            thread.join(60)
-            assert not thread.is_alive()
+        while_running(runner, lambda: give_orders(observer, runner, nats, admin, stream))
 
 
-def test_a_pipeline_is_stopped_started_and_set_back_and_each_row_is_there_as_often_as_was_asked_for(
-    observed: tuple[Observer, Runner], nats: NatsServer, admin: Admin, stream: str
-) -> None:
-    observer, runner = observed
-
+def give_orders(observer: Observer, runner: Runner, nats: NatsServer, admin: Admin, stream: str) -> None:
     def publish(first: int) -> None:
         admin.publish([(f"{stream}.n", b'{"id": %d}' % i) for i in range(first, first + 10)])
 
