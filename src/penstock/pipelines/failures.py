@@ -4,35 +4,19 @@ import re
 
 from penstock.errors import OptionError, PenstockError
 from penstock.pipelines.pipeline import Pipeline
-
-# An error of ours as Spark shows it, in the midst of its own text.
-_OURS = re.compile(r"^penstock\.(?:errors\.)?(\w+): (.+(?:\n(?![ \t]|at |===|SQLSTATE).+)*)", re.MULTILINE)
-
-# One of Java, thrown by a write inside of a batch.
-_JAVA = re.compile(r"An error occurred while calling \S+\n: (?:[\w$]+\.)*([\w$]+: .+)")
-_RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt|Exit|Warning): (.+)", re.MULTILINE)
+from penstock.spark.said import OURS, said
 
 
 def sentence(problem: BaseException) -> str:
     """What went wrong, in one sentence: ours where the error is one of ours, else the first line of Spark's."""
-    text = str(problem)
-    if ours := _OURS.findall(text):
-        return re.sub(r" SQLSTATE: \w+$", "", ours[-1][1].strip())
-    if raised := re.search(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE.*)?$", text, re.MULTILINE):
-        return raised[1].strip()
-    if error := _JAVA.search(text):
-        return error[1].strip()
-    if error := _RAISED.search(text.rpartition('\n  File "')[2]):  # what a traceback of Python ends with
-        return re.sub(r" SQLSTATE: \w+$", "", error[1].strip())
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(problem).__name__
+    return said(str(problem)) or type(problem).__name__
 
 
 def is_of_the_file(problem: BaseException) -> bool:
     """Whether another start can only end in the same way: the file must be changed first."""
     if isinstance(problem, PenstockError):
         return isinstance(problem, OptionError)
-    if ours := _OURS.findall(str(problem)):
+    if ours := OURS.findall(str(problem)):
         return bool(ours[-1][0] == "OptionError")
     return type(problem).__name__ in ("AnalysisException", "ParseException")
 
@@ -42,17 +26,17 @@ _OTHER_ROWS = re.compile(r"(?s)partition \d+ of batch (\d+) was written before w
 _RULES = re.compile(r"(?s) Here the query is txnAppId '[0-9a-f-]{36}-(\S+)', and the batch is txnVersion \d+\..*")
 
 
-def in_its_words(said: str, pipeline: Pipeline) -> str:
+def in_its_words(told: str, pipeline: Pipeline) -> str:
     """The sentence as the user of a pipeline reads it, who wrote no foreachBatch and no txnAppId."""
-    rules, other = _RULES.search(said), _OTHER_ROWS.search(said)
+    rules, other = _RULES.search(told), _OTHER_ROWS.search(told)
     sink, first = pipeline.sinks[0].name, 0
     if rules is not None:
-        said, sink = said[: rules.start()], rules[1]
+        told, sink = told[: rules.start()], rules[1]
         if sink not in (each.name for each in (*pipeline.sinks, pipeline.dead_letters) if each is not None):
             sink, _, since = sink.rpartition("-")  # it begins with a later batch than the pipeline
             first = int(since)
     if other is None:
-        return f"the sink '{sink}', which counts from batch {first}: {said}" if rules is not None else said
+        return f"the sink '{sink}', which counts from batch {first}: {told}" if rules is not None else told
     batch = int(other[1]) + first
     return (
         f"batch {batch} is half done: the sink '{sink}' has rows of it, and now they are others ({other[2]}). Was the "

@@ -93,6 +93,19 @@ class Checkpoint:
         return planned
 
 
+def is_ours(body: Any) -> bool:
+    """Whether this is an entry of ours, in the version that is read here."""
+    return isinstance(body, Mapping) and "next" in body and body.get("version") == VERSION
+
+
+def distance(end: Any, head: Any) -> dict[str, int]:
+    """How many positions of each shard lie between two entries. Empty where one of them is not ours."""
+    if not is_ours(end) or not is_ours(head):
+        return {}
+    at, heads = Checkpoint.decode(end).positions, Checkpoint.decode(head).positions
+    return {shard: max(0, latest.next - at[shard].next) for shard, latest in heads.items() if shard in at}
+
+
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise TypeError(f"{value!r} is not a position")

@@ -250,14 +250,18 @@ class Planner:
             self._compared = (bounds, at, changed)
         return self._compared[2]
 
-    def _settle(self, at: Offsets, bounds: Bounds) -> Offsets:
-        """Report what is lost, and move positions to where reading can go on."""
+    def missing(self, at: Offsets, bounds: Bounds) -> list[Loss]:
+        """What can no longer be read from `at` on, without reporting it."""
         losses = lost(at, bounds)
         recreated = {loss.shard for loss in losses}
         renumbered = [shard for shard in self._renumbered(at, bounds) if shard not in recreated]
-        losses += [Loss(shard, at[shard].next, bounds[shard], "renumbered") for shard in renumbered]
+        return losses + [Loss(shard, at[shard].next, bounds[shard], "renumbered") for shard in renumbered]
+
+    def _settle(self, at: Offsets, bounds: Bounds) -> Offsets:
+        """Report what is lost, and move positions to where reading can go on."""
+        losses = self.missing(at, bounds)
         self.losses.lost(losses)
-        return settle(at, bounds, renumbered)
+        return settle(at, bounds, [loss.shard for loss in losses if loss.kind == "renumbered"])
 
     def _hold(self, at: Offsets, bounds: Bounds) -> bool:
         """Whether the batch waits for `minRecordsPerTrigger` rows, which takes at most `maxTriggerDelay`."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.kit.figures import Figures
-from penstock.planning.checkpoint import VERSION, Checkpoint
+from penstock.planning.checkpoint import distance, is_ours
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -38,7 +38,7 @@ def lag(query: "StreamingQuery") -> list[dict[str, int]]:
     lags: list[dict[str, int]] = []
     for progress in query.recentProgress:
         sources = progress.sources
-        behind = [_ahead(_json(source.endOffset), _json(source.latestOffset)) for source in sources]
+        behind = [distance(_json(source.endOffset), _json(source.latestOffset)) for source in sources]
         known = lags if len(lags) == len(behind) else behind
         lags = [new or old for new, old in zip(behind, known, strict=True)]
     return lags
@@ -109,11 +109,4 @@ def _json(text: str | None) -> dict[str, Any]:
         offset = json.loads(text or "")
     except ValueError:
         return {}
-    return offset if isinstance(offset, dict) and "next" in offset and offset.get("version") == VERSION else {}
-
-
-def _ahead(end: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, int]:
-    if not end or not head:
-        return {}
-    at, heads = Checkpoint.decode(end).positions, Checkpoint.decode(head).positions
-    return {shard: max(0, latest.next - at[shard].next) for shard, latest in heads.items() if shard in at}
+    return offset if is_ours(offset) else {}

@@ -120,8 +120,11 @@ class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTrigger
         return self.planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where streams end, and the figures of this process. Spark only shows it in progress events."""
-        return self.planner.head() | {"metrics": {**self.planner.lag(), **so_far().as_json()}}
+        """Where streams end, the figures of this process, and the format, which Spark tells nowhere. Spark only shows it
+        in progress events; it is in no checkpoint.
+        """
+        figures = {**self.planner.lag(), **so_far().as_json()}
+        return self.planner.head() | {"format": self.connector.format, "metrics": figures}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Partition]:
         """The tasks between two checkpoints. Always the same for the same two."""
