@@ -120,8 +120,8 @@ class StreamReader(_Reading[Read], spark.DataSourceStreamReader, SupportsTrigger
         return self.planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where streams end, the figures of this process, and the format, which Spark tells nowhere. Spark only shows it
-        in progress events; it is in no checkpoint.
+        """Where streams end, the figures of this process, and the format, which Spark tells nowhere. It is only shown
+        in progress events, and is in no checkpoint.
         """
         figures = {**self.planner.lag(), **so_far().as_json()}
         return self.planner.head() | {"format": self.connector.format, "metrics": figures}
