@@ -90,9 +90,7 @@ def test_lag_of_filtered_subjects_counts_only_what_the_query_would_read(
     assert numbers(lag(where, "jetstream", given)) == {stream: (6, 59, 3)}
 
 
-def test_lag_after_a_purge_tells_how_much_was_lost(
-    nats: NatsServer, admin: Admin, stream: str, tmp_path: Path
-) -> None:
+def test_lag_after_a_purge_tells_how_much_was_lost(nats: NatsServer, admin: Admin, stream: str, tmp_path: Path) -> None:
     given = {"servers": nats.url, "stream": stream}
     admin.create(stream)
     admin.numbers(stream, 30)

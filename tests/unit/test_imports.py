@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "connectors": {"errors", "arrow", "options", "planning", "kit", "tables", "clients", "spark.connector"},
     "codecs": {"errors", "arrow", "kit", "spark.schema"},
     "checkpoints": {"errors", "planning"},
+    "observe": {"errors", "planning", "kit", "connectors", "checkpoints", "spark.said"},
     "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints"},
     "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines", "cli.dead_letters"},
 }
@@ -65,7 +66,7 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
 }
 MAY_OPEN_SOCKETS = {
     "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
-    "penstock.codecs.registry", "penstock.monitor.app", "penstock.monitor.server",
+    "penstock.codecs.registry", "penstock.monitor.app", "penstock.monitor.server", "penstock.observe.pages",
     "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",
     "penstock.testing.iggy_double", "penstock.testing.proxy",
     "penstock.testing.schema_registry",
@@ -228,6 +229,10 @@ def test_only_these_files_touch_sockets() -> None:
         "connectors.iggy.rows",
         "connectors.iggy.options",
         "pipelines.export",
+        "observe.events",
+        "observe.jobs",
+        "observe.lag",
+        "observe.spark_ui",
     ],
 )
 def test_what_is_pure_stays_pure(name: str) -> None:
@@ -281,3 +286,8 @@ def test_a_connector_can_be_sent_to_a_python_that_has_it_not(format: str) -> Non
     sent = subprocess.run([sys.executable, "-c", write], capture_output=True, check=True).stdout
     arrived = subprocess.run([sys.executable, "-c", read], input=sent, capture_output=True, check=False)
     assert arrived.stdout.decode().strip() == format, arrived.stderr.decode()[-1000:]
+
+
+def test_queries_are_found_without_spark() -> None:
+    loaded = loaded_by("penstock.observe.places", "penstock.cli.jobs")
+    assert loaded & {"pyspark", "kafka", "botocore", "penstock.connectors.jetstream"} == set()

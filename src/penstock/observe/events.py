@@ -1,0 +1,156 @@
+"""Events of Spark's streaming queries, as event logs have them: lines of JSON. Pure: opens no file.
+
+An event of progress has all that a query tells of a batch, as `query.lastProgress` does.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from penstock.checkpoints.entries import Offset, is_kafka
+from penstock.errors import OptionError
+from penstock.observe.jobs import LONG_AGO, Job, harmless, merged, moment, number
+from penstock.planning.checkpoint import distance
+from penstock.spark.said import said
+
+_QUERY = '{"Event":"org.apache.spark.sql.streaming.StreamingQueryListener$'
+_APPLICATION = '{"Event":"SparkListenerApplication'
+# Longer lines are plans of queries, or not written by Spark.
+LONGEST = 4 << 20
+
+
+class Events:
+    """What the events of one application tell, in the order in which they came."""
+
+    def __init__(self, place: str, application: str = ""):
+        self.place, self.application = place, application
+        self.ended = False
+        self.wrong = 0  # lines that are cut off or are no events
+        self._jobs: dict[str, Job] = {}
+        self._runs: dict[str, str] = {}
+
+    def take(self, lines: Iterable[str]) -> "Events":
+        """Read lines. What is not about queries is passed over, and so is a last line that is just being written."""
+        for line in lines:
+            if not line.startswith((_QUERY, _APPLICATION)) or len(line) > LONGEST:
+                continue
+            try:
+                event = json.loads(line)
+                self._take(event["Event"].rpartition("$")[2], event)
+            except (ValueError, KeyError, TypeError, AttributeError, OptionError):
+                self.wrong += 1
+        return self
+
+    def jobs(self, *, running: bool) -> list[Job]:
+        """The queries. `running`: whether the application is, as far as its log tells."""
+        is_over = self.ended or not running
+        return [
+            replace(
+                job,
+                application=self.application,
+                state="finished" if is_over and job.state == "running" else job.state,
+            )
+            for job in self._jobs.values()
+        ]
+
+    def _take(self, kind: str, event: Mapping[str, Any]) -> None:
+        if kind == "SparkListenerApplicationStart":
+            self.application = harmless(event["App Name"])
+        elif kind == "SparkListenerApplicationEnd":
+            self.ended = True
+        elif kind == "QueryStartedEvent":
+            when = moment(event["timestamp"])
+            self._runs[event["id"]] = event["runId"]
+            self._add(Job(str(event["id"]), harmless(event["name"]), state="running", seen=when, told=when or LONG_AGO))
+        elif kind == "QueryProgressEvent":
+            self._add(of_progress(event["progress"]))
+        elif kind == "QueryIdleEvent":
+            when = moment(event["timestamp"])
+            self._add(Job(str(event["id"]), state="running", seen=when, told=when or LONG_AGO, rate=0.0))
+        elif kind == "QueryTerminatedEvent":
+            self._end(str(event["id"]), str(event["runId"]), event.get("exception"))
+
+    def _end(self, id: str, run: str, exception: Any) -> None:
+        if self._runs.get(id, run) != run:
+            return  # of a run before the last one
+        job = self._jobs.get(id, Job(id, places=(self.place,)))
+        error = harmless(said(str(exception))) if exception else ""
+        self._jobs[id] = replace(job, state="failed" if exception else "finished", error=error)
+
+    def _add(self, job: Job) -> None:
+        job = replace(job, places=(self.place,))
+        known = self._jobs.get(job.id)
+        self._jobs[job.id] = job if known is None else merged([replace(known, told=LONG_AGO), job])[0]
+
+
+def of_progress(progress: Mapping[str, Any]) -> Job:
+    """What one event of progress tells: also of a query that one asks for its last progress."""
+    when = moment(progress["timestamp"])
+    sources = [source for source in progress.get("sources") or [] if isinstance(source, Mapping)]
+    lags = [_lag(source) for source in sources]
+    known = [lag for lag in lags if lag is not None]
+    late = [seconds for source in sources if (seconds := _lag_seconds(source)) is not None]
+    batch = number(progress.get("batchId"))
+    return Job(
+        str(progress["id"]),
+        harmless(progress.get("name")),
+        state="running",
+        batch=None if batch is None else int(batch),
+        seen=when,
+        # Event logs have it only in the sources.
+        rate=sum(number(source.get("processedRowsPerSecond")) or 0.0 for source in sources),
+        lag=sum(known) if known else None,
+        lag_seconds=max(late, default=None),
+        sources=_types(sources),
+        told=when or LONG_AGO,
+    )
+
+
+def _types(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, map(_type, sources))))
+
+
+def _type(source: Mapping[str, Any]) -> str:
+    """What a source reads: by the mark of our own, by Spark's description, or by the shape of its positions."""
+    latest = _body(source.get("latestOffset"))
+    if isinstance(latest, Mapping) and isinstance(latest.get("format"), str):
+        return harmless(latest["format"])[:40]
+    described = str(source.get("description", ""))
+    for beginning, name in (("Kafka", "kafka"), ("Rate", "rate"), ("FileStream", "files")):
+        if described.startswith(beginning):
+            return name
+    return type_of(source.get("endOffset"))
+
+
+def type_of(offset: Any) -> str:
+    """What positions are of, by their shape: kafka, files, penstock, or nothing where it is not known."""
+    text = offset if isinstance(offset, str) else json.dumps(offset)
+    kind = Offset.parse(text).kind
+    return kind if kind in ("kafka", "files", "penstock") else ""
+
+
+def _lag(source: Mapping[str, Any]) -> int | None:
+    end, latest = _body(source.get("endOffset")), _body(source.get("latestOffset"))
+    if is_kafka(end) and is_kafka(latest):
+        pairs = [(at, end.get(topic, {}).get(part)) for topic in latest for part, at in latest[topic].items()]
+        return sum(max(0, int(head) - int(at)) for head, at in pairs if at is not None)
+    behind = distance(end, latest)
+    return sum(behind.values()) if behind else None
+
+
+def _lag_seconds(source: Mapping[str, Any]) -> float | None:
+    latest = _body(source.get("latestOffset"))
+    metrics = latest.get("metrics") if isinstance(latest, Mapping) else None
+    millis = number(metrics.get("lagMs")) if isinstance(metrics, Mapping) else None
+    return None if millis is None else millis / 1000
+
+
+def _body(offset: Any) -> Any:
+    """An offset, which is JSON inside of JSON in some places and text in others."""
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:
+        return None
