@@ -167,6 +167,9 @@ def test_lag_of_iggy_tells_each_partition(
     iggy_admin.send(topic, "orders", [b"z"] * 20, 0)
     report = lag(where, "iggy", given)
     assert "counts anew" in report["shards"][0]["problem"], "another message has the offset of the last one"
+    iggy_admin.delete(topic, "orders")
+    said = run(where, "iggy", *words(given))
+    assert said.count("has no topic 'orders'") == 1
 
 
 def test_lag_of_kinesis_is_told_in_seconds_alone(
@@ -187,6 +190,24 @@ def test_lag_of_kinesis_is_told_in_seconds_alone(
     said = run(where, "kinesis", *words(given), "--max-seconds", "60", code=1)
     assert "the oldest unread record is 3" in said
     assert "ask by --max-seconds" in run(where, "kinesis", *words(given), "--max-records", "5", code=1)
+    end = json.loads((where / "offsets" / "1").read_text().splitlines()[-1])
+    batch(where, 2, [json.dumps({**end, "notes": {}})])  # nobody knows when it has last looked
+    kinesis.trim(name, "shardId-000000000000", 5)
+    report = lag(where, "kinesis", given)
+    assert "was deleted unread" in report["shards"][0]["problem"]
+    kinesis.delete(name)
+    assert "does not exist" in run(where, "kinesis", *words(given))
+
+
+def test_lag_of_a_work_queue_counts_what_its_query_has_not_read(
+    nats: NatsServer, admin: Admin, stream: str, tmp_path: Path
+) -> None:
+    given = {"servers": nats.url, "stream": stream}
+    admin.create(stream, retention="workqueue", allow_direct=True)
+    admin.numbers(stream, 10)
+    where = stopped(tmp_path, "jetstream", given)
+    admin.numbers(stream, 5)
+    assert numbers(lag(where, "jetstream", given)) == {stream: (11, 16, 5)}
 
 
 def test_lag_of_kafka_is_asked_of_its_brokers(kafka: KafkaBroker, kafka_admin: KafkaAdmin, tmp_path: Path) -> None:

@@ -151,6 +151,13 @@ def test_the_ui_tells_states_and_errors_by_its_page_and_times_by_its_jobs() -> N
     assert (broken.state, broken.error, broken.rate) == ("failed", "boom password=***", None)
 
 
+def test_a_query_that_ended_and_runs_again_runs_in_whichever_zone_the_page_is_written() -> None:
+    page = recorded("streaming_query.html")
+    again = page.replace(BROKEN, ORDERS).replace("2026/11/17 17:17:36", "2026/11/18 07:17:36")
+    (orders,) = [job for job in spark_ui.of_page(again, APPLICATION, "ui", NOW) if job.id == ORDERS]
+    assert (orders.state, orders.name, orders.error) == ("running", "orders", "")
+
+
 @pytest.mark.parametrize("page", ["", "<tr><td>", "<tr>" + "<td>x</td>" * 20, "\0\xff<td></td></tr></td>"])
 def test_a_page_of_something_else_has_no_queries(page: str) -> None:
     assert spark_ui.of_page(page, APPLICATION, "ui", NOW) == []
@@ -186,6 +193,7 @@ def test_queries_are_chosen_by_id_name_and_source() -> None:
         ("nats://me:secret@host:4222 refuses", "nats://host:4222 refuses"),
         ('{"password": "hunter2", "x": 1}', '{"password": ***, "x": 1}'),
         ("token=abc; sasl.password = x", "token=***; sasl.password = ***"),
+        ("Authorization: Bearer abcdefgh.ijkl", "Authorization: Bearer ***"),
         ("a\n\x1b[2Jb", "a [2Jb"),
         (None, ""),
     ],

@@ -81,7 +81,7 @@ def _show(report: "Report") -> None:
                 f"{each.source} {each.format}",
                 Text(each.shard),
                 "not begun" if each.position is None else str(written(each.position)),
-                "gone" if each.end is None else str(written(each.end)),
+                ("gone" if " is gone" in each.problem else "not known") if each.end is None else str(written(each.end)),
                 "" if each.records is None else f"{each.records:,}",
                 _age(each.seconds),
             )
@@ -90,7 +90,8 @@ def _show(report: "Report") -> None:
             shown.add_row("all", "", "", "", records, _age(report.seconds))
         out.print(f"query {report.query}, at the end of batch {report.batch}", highlight=False)
         out.print(shown)
-    for text in [*(each.problem + "." for each in report.standings if each.problem), *report.remarks]:
+    problems = dict.fromkeys(f"{each.problem.rstrip('.')}." for each in report.standings if each.problem)
+    for text in [*problems, *report.remarks]:
         out.print(text, highlight=False, markup=False, soft_wrap=True)
     if sum(bool(each.lost) for each in report.standings) > 1:
         out.print(f"{report.lost:,} records were deleted unread.", highlight=False)

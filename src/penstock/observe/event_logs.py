@@ -109,7 +109,7 @@ class _Pieces(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """The next bytes; none at the end."""
         if self._left <= 0:
-            return 0
+            raise OSError(f"it has more than {MOST >> 30} GB.")
         try:
             piece = self._stream.read(min(len(buffer), 1 << 16))
         except OSError as error:

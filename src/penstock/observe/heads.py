@@ -65,9 +65,9 @@ class OurHeads:
             told, problem = str(error), isinstance(error, DataLossError)
         try:
             standings = self._compare(source, at, self.options.model_copy(update={"fail_on_data_loss": False}))
-        except OptionError as error:  # nothing is left of what the options name
-            losses = lost(at.positions, {})
-            return stand(source, self.format, at.positions, {}, losses), [str(error)]
+        except OptionError as error:  # nothing is left of what the options name, or only the query itself may look
+            nothing = stand(source, self.format, at.positions, {}, lost(at.positions, {}))
+            return [replace(each, problem=str(error)) for each in nothing], []
         if not problem:
             return standings, []
         named = next((each for each in standings if f"'{each.shard}'" in told), standings[0] if standings else None)

@@ -14,6 +14,7 @@ MOST_TEXT = 1000
 _SECRET = re.compile(
     r"(?i)((?:password|passwd|secret|token|credential|apikey|access.?key)\w*[\"']?\s*[=:]\s*)[^\s,;}]+"
 )
+_HEADER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 _LOGIN = re.compile(r"://[^/@\s]*@")
 # A terminal would act on control characters.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -54,7 +55,7 @@ class Job:
 def harmless(text: Any) -> str:
     """Text of others as it may be shown: one line, not too long, and without what looks like a secret."""
     line = _CONTROL.sub(" ", str(text or "")[: 10 * MOST_TEXT]).strip()
-    line = _LOGIN.sub("://", _SECRET.sub(r"\1***", line))
+    line = _LOGIN.sub("://", _HEADER.sub(r"\1 ***", _SECRET.sub(r"\1***", line)))
     return line if len(line) <= MOST_TEXT else f"{line[:MOST_TEXT]}..."
 
 
@@ -130,7 +131,9 @@ def moment(text: Any) -> datetime | None:
         found = datetime.fromisoformat(str(text).removesuffix("GMT").removesuffix("Z"))
     except ValueError:
         return None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None and found.year > 1970 else None
+    if found.year <= 1970:
+        return None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 def number(value: Any) -> float | None:

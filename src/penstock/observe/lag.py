@@ -69,7 +69,7 @@ class Report:
         """Why this is too far behind, in sentences; none where it is not. What cannot be told, or was lost, is."""
         if records is None and seconds is None:
             return []
-        why = [each.problem for each in self.standings if each.problem]
+        why = list(dict.fromkeys(each.problem for each in self.standings if each.problem))
         if self.batch is None or not self.standings:
             why.append("how far the query is behind is not known")
         unknown = [each.shard for each in self.standings if each.end is not None]

@@ -136,7 +136,9 @@ def _checkpoints(location: str) -> tuple[list[Job], list[str]]:
         names = set(at.names())
         if {"metadata", "offsets"} <= names:
             try:
-                jobs.append(_checkpoint(at, below or at.location.rpartition("/")[2], FILE in names))
+                head, mark, rest = location.partition("?")  # behind it may be credentials, which messages do not show
+                log = Log(f"{head.rstrip('/')}/{below}{mark}{rest}".replace("/?", "?").rstrip("/"))
+                jobs.append(_checkpoint(log, below or at.location.rpartition("/")[2], has_lease=FILE in names))
             except PenstockError as error:
                 problems.append(str(error))
         elif depth < DEEPEST:
@@ -145,19 +147,18 @@ def _checkpoints(location: str) -> tuple[list[Job], list[str]]:
     return jobs, problems
 
 
-def _checkpoint(folder: storage.Folder, name: str, has_lease: bool) -> Job:
-    log = Log(folder.location)
+def _checkpoint(log: Log, name: str, *, has_lease: bool) -> Job:
     last = log.last_planned
     entry = log.entry(last) if last is not None else None
     offsets = [offset.text for offset in entry.offsets().values() if offset is not None] if entry is not None else []
     return Job(
         log.query_id,
         harmless(name),
-        state="running" if has_lease and _is_held(folder) else "not running",
+        state="running" if has_lease and _is_held(log.folder) else "not running",
         batch=log.last_committed,
         seen=entry.planned if entry is not None else None,
         sources=tuple(dict.fromkeys(filter(None, map(type_of, offsets)))),
-        places=(folder.location,),
+        places=(log.where,),
     )
 
 

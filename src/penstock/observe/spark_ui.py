@@ -7,7 +7,7 @@ states and errors only in the page that people read. Lag stands in neither: it i
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urljoin
@@ -15,6 +15,8 @@ from urllib.parse import urljoin
 from penstock.observe.jobs import LONG_AGO, Job, harmless, merged, moment, number
 from penstock.spark.said import said
 
+# The page has times without a zone. This is more than zones differ.
+DAY = timedelta(days=1)
 _STATES = {"RUNNING": "running", "FINISHED": "finished", "FAILED": "failed"}
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DESCRIPTION = re.compile(rf"(?s)(.*)\nid = ({_ID.pattern})\nrunId = {_ID.pattern}\nbatch = (\d+|init)")
@@ -103,7 +105,7 @@ def of_page(page: str, application: Application, place: str, now: datetime) -> l
                 rate=_decimal(row[7]),
                 error=harmless(said(row[9])) if len(row) > 9 and row[9] != "-" else "",
                 places=(place,),
-                told=now if state == "running" else began or LONG_AGO,
+                told=now if state == "running" else began - DAY if began is not None else LONG_AGO,
             )
         )
     return merged(found)
