@@ -57,6 +57,8 @@ def test_lag_is_what_lies_ahead_of_each_stream(spark: SparkSession, log: Journal
     log.append("a", ["late"] * 7)
     events = [(json.loads(p.sources[0].endOffset), json.loads(p.sources[0].latestOffset)) for p in query.recentProgress]
     assert events[-1][1]["metrics"]["lag"] == 0
+    assert events[-1][1]["format"] == "journal"
+    assert all("format" not in end for end, _ in events), "it is in no checkpoint"
 
 
 def test_lag_of_a_query_behind_its_stream_counts_what_is_left(
