@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "connectors": {"errors", "arrow", "options", "planning", "kit", "tables", "clients", "spark.connector"},
     "codecs": {"errors", "arrow", "kit", "spark.schema"},
     "checkpoints": {"errors", "planning"},
-    "observe": {"errors", "planning", "kit", "connectors", "checkpoints", "spark.said"},
+    "jobs": {"errors", "planning", "kit", "connectors", "checkpoints", "spark.said"},
     "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints"},
     "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines", "cli.dead_letters"},
 }
@@ -66,7 +66,7 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
 }
 MAY_OPEN_SOCKETS = {
     "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
-    "penstock.codecs.registry", "penstock.monitor.app", "penstock.monitor.server", "penstock.observe.pages",
+    "penstock.codecs.registry", "penstock.monitor.app", "penstock.monitor.server", "penstock.jobs.pages",
     "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",
     "penstock.testing.iggy_double", "penstock.testing.proxy",
     "penstock.testing.schema_registry",
@@ -229,10 +229,10 @@ def test_only_these_files_touch_sockets() -> None:
         "connectors.iggy.rows",
         "connectors.iggy.options",
         "pipelines.export",
-        "observe.events",
-        "observe.jobs",
-        "observe.lag",
-        "observe.spark_ui",
+        "jobs.events",
+        "jobs.rows",
+        "jobs.lag",
+        "jobs.spark_ui",
     ],
 )
 def test_what_is_pure_stays_pure(name: str) -> None:
@@ -289,5 +289,5 @@ def test_a_connector_can_be_sent_to_a_python_that_has_it_not(format: str) -> Non
 
 
 def test_queries_are_found_without_spark() -> None:
-    loaded = loaded_by("penstock.observe.places", "penstock.cli.jobs")
+    loaded = loaded_by("penstock.jobs.places", "penstock.cli.jobs")
     assert loaded & {"pyspark", "kafka", "botocore", "penstock.connectors.jetstream"} == set()

@@ -19,12 +19,12 @@ from penstock.checkpoints.entries import Offset
 from penstock.checkpoints.lease import FILE, Lease
 from penstock.cli import app
 from penstock.errors import OptionError
-from penstock.observe import pages, spark_ui
-from penstock.observe.event_logs import EventLogs
-from penstock.observe.events import Events, of_progress, type_of
-from penstock.observe.jobs import Job, Wanted, harmless, merged
-from penstock.observe.lag import Report, Standing, chosen, stand
-from penstock.observe.places import Places
+from penstock.jobs import pages, spark_ui
+from penstock.jobs.event_logs import EventLogs
+from penstock.jobs.events import Events, of_progress, type_of
+from penstock.jobs.lag import Report, Standing, chosen, stand
+from penstock.jobs.places import Places
+from penstock.jobs.rows import Job, Wanted, harmless, merged
 from penstock.planning.positions import END, Bound, Position, lost
 from penstock.testing import JournalLog
 
@@ -322,9 +322,9 @@ def test_checkpoints_are_found_at_any_depth_and_run_where_somebody_holds_them(tm
 
 def test_without_a_place_the_ports_of_this_machine_are_probed(monkeypatch: pytest.MonkeyPatch, web: Web) -> None:
     port = web.server.server_port
-    monkeypatch.setattr("penstock.observe.places.PORTS", range(port, port + 1))
+    monkeypatch.setattr("penstock.jobs.places.PORTS", range(port, port + 1))
     assert len(run()[0]) == 3
-    monkeypatch.setattr("penstock.observe.places.PORTS", range(1, 3))
+    monkeypatch.setattr("penstock.jobs.places.PORTS", range(1, 3))
     _, said = run(code=1)
     assert "no Spark UI answers on this machine, at ports 1 to 2" in said
 

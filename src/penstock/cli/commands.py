@@ -9,9 +9,9 @@ from rich.text import Text
 
 from penstock.cli import checkpoints, dead_letters, pipelines
 from penstock.cli.formats import format_names, options_to_read, parsed
-from penstock.cli.lines import cell
 from penstock.cli.jobs import jobs
 from penstock.cli.lag import lag
+from penstock.cli.lines import cell
 from penstock.cli.peek import newest
 from penstock.cli.put import WithValues, put
 from penstock.cli.sentences import sentences
@@ -44,8 +44,8 @@ for command in (pipelines.run, pipelines.check, pipelines.new, pipelines.convert
 app.command()(streams)
 app.command()(tail)
 app.command(cls=WithValues)(put)
-for command in (jobs, lag):
-    app.command()(command)
+app.command()(jobs)
+app.command()(lag)
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(dead_letters.app, name="dead-letters")
 

@@ -16,7 +16,7 @@ from penstock.cli.pipelines import console
 from penstock.cli.sentences import sentences
 
 if TYPE_CHECKING:  # other commands need none of it
-    from penstock.observe.jobs import Job
+    from penstock.jobs.rows import Job
 
 EVERY = 2.0  # seconds between two looks
 
@@ -43,8 +43,8 @@ def jobs(
 ) -> None:
     """Show streaming queries that run, ran, or left a checkpoint: penstock jobs --events /logs --name '^orders'."""
     with sentences():
-        from penstock.observe.jobs import Wanted
-        from penstock.observe.places import Places
+        from penstock.jobs.places import Places
+        from penstock.jobs.rows import Wanted
 
         wanted = Wanted(id, name, source)
         places = Places(spark or (), master or (), events or (), checkpoints or (), api or ())

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.formats import parsed
 from penstock.cli.pipelines import console
 from penstock.cli.sentences import sentences
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:  # connectors take a second to import, and other commands need none
-    from penstock.observe.lag import Report
+    from penstock.jobs.lag import Report
 
 
 def lag(
@@ -33,7 +34,7 @@ def lag(
 ) -> None:
     """Show how far a query is behind, running or not: penstock lag /checkpoints/orders jetstream stream=ORDERS."""
     with sentences():
-        from penstock.observe.measure import measure
+        from penstock.jobs.measure import measure
 
         logging.getLogger("penstock").setLevel(logging.ERROR)  # what is gone is told below
         location, name, given = _asked(where, format, options or [])
@@ -47,21 +48,10 @@ def lag(
         raise typer.Exit(1)
 
 
-def given_options(words: Sequence[str]) -> dict[str, str]:
-    """Options from the command line: name=value."""
-    given = {}
-    for text in words:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise OptionError(f"'{text}' is no option: write name=value, such as stream=ORDERS.")
-        given[key] = value
-    return given
-
-
 def _asked(where: str, format: str | None, words: Sequence[str]) -> tuple[str, str | None, dict[str, str]]:
     """The checkpoint, the format and the options: of the command line, or of the file of a pipeline."""
     if not where.endswith(".toml"):
-        return where, format, given_options(words)
+        return where, format, parsed(words)
     if format is not None:
         raise OptionError(f"'{where}' says what its pipeline reads: leave out '{format}' and the options.")
     from penstock.pipelines.load import load
@@ -71,7 +61,7 @@ def _asked(where: str, format: str | None, words: Sequence[str]) -> tuple[str, s
 
 
 def _show(report: "Report") -> None:
-    from penstock.observe.lag import written
+    from penstock.jobs.lag import written
 
     out = console()
     if report.standings:

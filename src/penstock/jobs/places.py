@@ -12,11 +12,11 @@ from penstock.checkpoints import storage
 from penstock.checkpoints.lease import FILE, TTL, Holder
 from penstock.checkpoints.log import Log
 from penstock.errors import ConnectError, OptionError, PenstockError
-from penstock.observe import spark_ui
-from penstock.observe.event_logs import EventLogs
-from penstock.observe.events import type_of
-from penstock.observe.jobs import Job, harmless, merged, moment, number
-from penstock.observe.pages import TIMEOUT, Missing, Site
+from penstock.jobs import spark_ui
+from penstock.jobs.event_logs import EventLogs
+from penstock.jobs.events import type_of
+from penstock.jobs.pages import TIMEOUT, Missing, Site
+from penstock.jobs.rows import Job, harmless, merged, moment, number
 
 # Where Spark puts its UI: the first port that is free. Seconds for each to answer.
 PORTS, PROBE = range(4040, 4050), 3.0

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from penstock.connectors import connector
 from penstock.errors import DataLossError, OptionError, PenstockError
+from penstock.jobs.lag import Standing, stand
 from penstock.kit.contract import Resuming, Source, Sparse
 from penstock.kit.retry import at_once
-from penstock.observe.lag import Standing, stand
 from penstock.planning.checkpoint import Checkpoint
 from penstock.planning.planner import Planner
 from penstock.planning.positions import END, Bound, Bounds, Range, lost

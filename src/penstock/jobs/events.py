@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.checkpoints.entries import Offset, is_kafka
 from penstock.errors import OptionError
-from penstock.observe.jobs import LONG_AGO, Job, harmless, merged, moment, number
+from penstock.jobs.rows import LONG_AGO, Job, harmless, merged, moment, number
 from penstock.planning.checkpoint import distance
 from penstock.spark.said import said
 

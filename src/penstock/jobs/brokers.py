@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.errors import ConnectError, OptionError
-from penstock.observe.lag import Standing, stand
+from penstock.jobs.lag import Standing, stand
 from penstock.planning.checkpoint import Checkpoint
 from penstock.planning.positions import Bound, Bounds, lost
 

@@ -9,9 +9,9 @@ from penstock.checkpoints.entries import Offset
 from penstock.checkpoints.log import Log
 from penstock.connectors import FORMATS
 from penstock.errors import OptionError, nearest
-from penstock.observe.brokers import KafkaHeads
-from penstock.observe.heads import Heads, OurHeads
-from penstock.observe.lag import KINDS, Report, Standing, chosen
+from penstock.jobs.brokers import KafkaHeads
+from penstock.jobs.heads import Heads, OurHeads
+from penstock.jobs.lag import KINDS, Report, Standing, chosen
 from penstock.planning.checkpoint import Checkpoint
 from penstock.planning.positions import Position
 

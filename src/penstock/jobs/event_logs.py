@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from penstock.checkpoints import storage
 from penstock.errors import ConnectError, OptionError
-from penstock.observe.events import Events
-from penstock.observe.jobs import Job, merged
+from penstock.jobs.events import Events
+from penstock.jobs.rows import Job, merged
 
 # Of one application, uncompressed. More takes minutes.
 MOST = 4 << 30
