@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from nats_servers import Admin
+from penstock.cli.dead_letters import letters
 from penstock.monitor.observer import Observer, observe
 from penstock.monitor.pipelines import RunningPipelines
 from penstock.monitor.server import Address
@@ -101,7 +102,7 @@ type = "jetstream"
 subject = "{stream}OUT.x"
 """
     runner = Runner(spark, load([written(folder, "orders", text)]), lambda text: None)
-    with observe(spark, Address(key=KEY), pipelines=RunningPipelines(runner)) as observer:
+    with observe(spark, Address(key=KEY), pipelines=RunningPipelines(runner, letters)) as observer:
         while_running(runner, lambda: give_orders(observer, runner, nats, admin, stream))
 
 

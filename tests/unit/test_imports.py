@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoints": {"errors", "planning"},
     "jobs": {"errors", "planning", "kit", "connectors", "checkpoints", "spark.said"},
     "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints"},
-    "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines", "cli.dead_letters"},
+    "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines"},
 }
 # Programs, short names for users, and what others test with: they may import anything.
 MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}

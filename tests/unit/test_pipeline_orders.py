@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.dead_letters import letters
 from penstock.errors import ConnectError, OptionError
 from penstock.monitor.pipelines import RunningPipelines
 from penstock.pipelines import orders
@@ -86,10 +87,10 @@ def test_one_that_has_failed_for_good_can_be_started_and_its_failures_are_forgot
         each.failures = 100
         queries[0].end(ConnectError("the server is gone"))
         wait(lambda: each.state is State.FAILED)
-        assert RunningPipelines(runner).all()[0].error == "the server is gone"
+        assert RunningPipelines(runner, letters).all()[0].error == "the server is gone"
         told.start("a")
         wait(lambda: each.state is State.RUNNING)
-        assert (each.failures, RunningPipelines(runner).all()[0].error) == (0, "")
+        assert (each.failures, RunningPipelines(runner, letters).all()[0].error) == (0, "")
 
 
 def test_one_that_waits_to_start_again_can_be_stopped(made: tuple[Runner, list[Query]]) -> None:

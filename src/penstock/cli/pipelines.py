@@ -83,10 +83,11 @@ def _observed(runner: "Runner", address: "Address | None") -> Iterator[None]:
     if address is None:
         yield
         return
+    from penstock.cli.dead_letters import letters
     from penstock.monitor.observer import observe
     from penstock.monitor.pipelines import RunningPipelines
 
-    with observe(runner.spark, address, pipelines=RunningPipelines(runner)) as observer:
+    with observe(runner.spark, address, pipelines=RunningPipelines(runner, letters)) as observer:
         if address.key is not None:
             say(f"serving {observer.url}")
         elif console().is_terminal:

@@ -1,13 +1,13 @@
 """The pipelines of a runner, as the HTTP interface and the page see them. Knows the runner and its orders."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.checkpoints.log import Log
-from penstock.cli.dead_letters import letters
 from penstock.errors import OptionError
 from penstock.monitor.view import Told
+from penstock.pipelines.dead_letters import Letter
 from penstock.pipelines.orders import Orders
 from penstock.pipelines.pipeline import End, Pipeline
 from penstock.pipelines.runner import Runner, Running, State
@@ -16,10 +16,10 @@ LETTERS = 50
 
 
 class RunningPipelines:
-    """What a runner's pipelines tell of themselves, and what they can be told."""
+    """What a runner's pipelines tell of themselves, and what they can be told. `letters`: how dead letters are read."""
 
-    def __init__(self, runner: Runner):
-        self.runner, self.orders = runner, Orders(runner)
+    def __init__(self, runner: Runner, letters: Callable[[Pipeline, int], Sequence[Letter]]):
+        self.runner, self.orders, self.letters = runner, Orders(runner), letters
         self.states: Sequence[str] = [str(state) for state in State]
         self._flows = {each.pipeline.key: _flow(each.pipeline) for each in runner.running}
 
@@ -31,7 +31,7 @@ class RunningPipelines:
         """Carry out an order, or look something up."""
         if verb in ("checkpoints", "dead_letters"):
             pipeline = next(each.pipeline for each in self.runner.running if each.pipeline.key == key)
-            return _batches(pipeline) if verb == "checkpoints" else _letters(pipeline)
+            return _batches(pipeline) if verb == "checkpoints" else _shown(self.letters(pipeline, LETTERS))
         return getattr(self.orders, verb)(key, **given)
 
     def _told(self, each: Running) -> Told:
@@ -91,6 +91,6 @@ def _batches(pipeline: Pipeline) -> list[dict[str, Any]]:
     ]
 
 
-def _letters(pipeline: Pipeline) -> list[dict[str, Any]]:
-    newest = letters(pipeline, LETTERS)
-    return [{**each._asdict(), "value": each.value[:2000].decode(errors="replace")} for each in reversed(newest)]
+def _shown(letters: Sequence[Letter]) -> list[dict[str, Any]]:
+    """Dead letters, the newest first, with the beginning of each as text."""
+    return [{**each._asdict(), "value": each.value[:2000].decode(errors="replace")} for each in reversed(letters)]
