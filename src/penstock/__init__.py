@@ -2,20 +2,44 @@
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import (
+    ConnectError,
+    DataLossError,
+    Disconnected,
+    Interrupted,
+    OptionError,
+    PenstockError,
+    ProtocolError,
+)
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.monitor.observer import Observer
 
 __version__ = "0.1.0"
+__all__ = [
+    "ConnectError",
+    "DataLossError",
+    "Disconnected",
+    "Interrupted",
+    "OptionError",
+    "PenstockError",
+    "ProtocolError",
+    "errors_last",
+    "figures",
+    "lag",
+    "register",
+]
 
 
 def register(spark: Any) -> None:
     """Make every format known to a session by value, for a cluster where Penstock is not installed.
 
     Only our code travels: the cluster's Python needs pyarrow, numpy and pydantic, and nkeys for NKeys. Also
-    lets Spark hide more names of secrets than it knows by itself. And lets tasks report what they did, for
-    `penstock.figures`: not with Spark Connect, which has no accumulators.
+    lets Spark hide more names of secrets than it knows by itself, and shows errors of ours last, as `errors_last`
+    does. And lets tasks report what they did, for `penstock.figures`: not with Spark Connect, which has no
+    accumulators.
     """
     from penstock.spark.installed import require_spark
 
@@ -34,6 +58,14 @@ def register(spark: Any) -> None:
         known.accumulator = accumulator
         spark.dataSource.register(known)
     hide_secrets(spark)
+    errors_last()
+
+
+def errors_last(is_on: bool = True) -> None:
+    """Show errors of ours that nobody catches as a sentence, last on the terminal: see spark/terminal.py."""
+    from penstock.spark import terminal
+
+    terminal.errors_last(is_on)
 
 
 def lag(query: "StreamingQuery") -> list[dict[str, int]]:

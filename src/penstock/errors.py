@@ -37,6 +37,11 @@ class ProtocolError(PenstockError):
     """The server answered something we do not understand: its fault or ours, never the user's."""
 
 
+# Python and Spark print where a class is from before its name: penstock.OptionError says enough.
+for _error in (PenstockError, OptionError, ConnectError, Disconnected, Interrupted, DataLossError, ProtocolError):
+    _error.__module__ = "penstock"
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """What to say of a name that is not there: those like it, or some of those that are."""
     there = sorted(names)

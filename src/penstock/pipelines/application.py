@@ -13,6 +13,8 @@ from penstock.spark.session import REDACTION, hide_secrets, local_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Whether a Spark Connect server adds its stack of calls to each error.
+SERVERS_STACK = "spark.sql.connect.serverStacktrace.enabled"
 PACKAGES, JARS = "spark.jars.packages", "spark.jars"
 # Formats whose jars Spark does not bring, and where they come from.
 COORDINATES = {"kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"}
@@ -125,7 +127,7 @@ def _connected(remote: str, conf: dict[str, str], pipelines: Sequence[Pipeline])
 
     try:
         spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
-        for key, value in conf.items():
+        for key, value in ({SERVERS_STACK: "false"} | conf).items():
             spark.conf.set(key, value)
     except PySparkException as error:
         raise OptionError(f"Spark Connect at {remote}: {str(error).strip().splitlines()[0]}") from None

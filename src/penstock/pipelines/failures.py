@@ -4,7 +4,8 @@ import re
 
 from penstock.errors import OptionError, PenstockError
 from penstock.pipelines.pipeline import Pipeline
-from penstock.spark.said import OURS, said
+from penstock.spark.said import said
+from penstock.spark.sentence import found
 
 
 def sentence(problem: BaseException) -> str:
@@ -16,8 +17,8 @@ def is_of_the_file(problem: BaseException) -> bool:
     """Whether another start can only end in the same way: the file must be changed first."""
     if isinstance(problem, PenstockError):
         return isinstance(problem, OptionError)
-    if ours := OURS.findall(str(problem)):
-        return bool(ours[-1][0] == "OptionError")
+    if ours := found(str(problem)):
+        return ours.kind == "OptionError"
     return type(problem).__name__ in ("AnalysisException", "ParseException")
 
 

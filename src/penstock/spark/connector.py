@@ -23,6 +23,7 @@ from penstock.errors import OptionError
 from penstock.kit.format import SPARKS_OWN, Format
 from penstock.kit.retry import at_once
 from penstock.options import SECRET, Options, ReadOptions, WriteOptions, alias, secrets, shown, spellings
+from penstock.spark.border import Border
 from penstock.spark.catalog import InsertWriter, given_to_create, is_insert, not_ours, recall, remember, without
 from penstock.spark.progress import FiguresAccumulator
 from penstock.spark.reading import BatchReader, PushingReader, StreamReader
@@ -39,7 +40,7 @@ Write = TypeVar("Write", bound=Options)
 Model = TypeVar("Model", bound=Options)
 
 
-class Connector(Format[Read, Write], spark.DataSource):
+class Connector(Border, Format[Read, Write], spark.DataSource):
     """A format as Spark's data source. A subclass has its name, its options and its guarantees, and opens sources and
     sinks.
     """

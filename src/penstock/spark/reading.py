@@ -23,6 +23,7 @@ from penstock.options import ReadOptions
 from penstock.planning.checkpoint import Checkpoint
 from penstock.planning.planner import Planner
 from penstock.planning.positions import Bound, Range
+from penstock.spark.border import Border
 from penstock.spark.process import settle_in
 from penstock.spark.progress import report
 from penstock.spark.schema import arrow_schema
@@ -49,7 +50,7 @@ class Partition(spark.InputPartition):
 Read = TypeVar("Read", bound=ReadOptions)
 
 
-class _Reading(Generic[Read]):
+class _Reading(Border, Generic[Read]):
     """What both kinds of reader share: options, which are pickled, and a source, which is not."""
 
     default_start: ClassVar[str]

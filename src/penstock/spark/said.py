@@ -2,8 +2,7 @@
 
 import re
 
-# An error of ours as Spark shows it, in the midst of its own text.
-OURS = re.compile(r"^penstock\.(?:errors\.)?(\w+): (.+(?:\n(?![ \t]|at |===|SQLSTATE).+)*)", re.MULTILINE)
+from penstock.spark.sentence import found
 
 # One of Java, thrown by a write inside of a batch.
 _JAVA = re.compile(r"An error occurred while calling \S+\n: (?:[\w$]+\.)*([\w$]+: .+)")
@@ -12,8 +11,8 @@ _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt|Exit|Warning):
 
 def said(text: str) -> str:
     """The error of ours where there is one in the text, else what a user's function raised, else the first line."""
-    if ours := OURS.findall(text):
-        return re.sub(r" SQLSTATE: \w+$", "", ours[-1][1].strip())
+    if ours := found(text):
+        return ours.text
     if raised := re.search(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE.*)?$", text, re.MULTILINE):
         return raised[1].strip()
     if error := _JAVA.search(text):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import OptionError
 from penstock.spark import warm
 from penstock.spark.installed import require_spark
+from penstock.spark.terminal import errors_last
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,8 @@ def local_session(
 
     `lean` lets Spark's Python processes start quickly, as forks of one that has imported everything (see warm.py) and
     without pyspark's zip (see lean/); `quiet` logs errors only. Nothing listens beyond this machine when Spark runs on
-    it alone.
+    it alone. Errors of ours that nobody catches are shown last (see terminal.py); `penstock.errors_last(False)` ends
+    that.
     """
     require_spark()
     require_java()
@@ -96,4 +98,5 @@ def local_session(
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     hide_secrets(session)
+    errors_last()
     return session

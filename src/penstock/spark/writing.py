@@ -15,6 +15,7 @@ from penstock.kit.figures import Figures, count, so_far
 from penstock.kit.retry import at_once
 from penstock.options import Options, WriteOptions
 from penstock.planning.positions import Offsets
+from penstock.spark.border import Border
 from penstock.spark.input import whole
 from penstock.spark.process import settle_in
 from penstock.spark.progress import report
@@ -36,7 +37,7 @@ class Done(spark.WriterCommitMessage):
 Write = TypeVar("Write", bound=Options)
 
 
-class _Writing(Generic[Write]):
+class _Writing(Border, Generic[Write]):
     """What both kinds of writer share."""
 
     def __init__(self, connector: "type[Connector[Any, Write]]", options: Write, columns: pa.Schema):

@@ -1,0 +1,158 @@
+"""Fails in every way that one of our errors can come through Spark, and prints what a user would see. Takes JSON.
+
+What the terminal would show of each case is printed as one line of JSON: `plain` is Python's own way, `shown` is that
+of the session. The last case is left uncaught, as in a program of a user.
+"""
+
+import contextlib
+import io
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.functions import udf
+
+import penstock
+from penstock.connectors.journal import Journal
+from penstock.connectors.journal.options import JournalOptions
+from penstock.connectors.journal.source import JournalSource
+from penstock.kit.contract import Source
+from penstock.planning.positions import Range
+from penstock.spark.session import local_session
+from penstock.testing.journal import JournalLog
+from penstock.testing.nats_server import NatsServer
+
+
+class TrimmedSource(JournalSource):
+    """Loses rows after they were planned, and before they are read."""
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        (self.folder / span.shard / "first").write_text("2")
+        return super().read(span)
+
+
+class BuggySource(JournalSource):
+    """Has a bug."""
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        yield from {}["a bug"]
+
+
+class Trimmed(Journal):
+    format = "trimmed"
+
+    @classmethod
+    def open_source(cls, options: JournalOptions) -> Source:
+        return TrimmedSource(options, cls.columns(options))
+
+
+class Buggy(Journal):
+    format = "buggy"
+
+    @classmethod
+    def open_source(cls, options: JournalOptions) -> Source:
+        return BuggySource(options, cls.columns(options))
+
+
+def divided(number: int) -> int:
+    return number // 0
+
+
+class Cases:
+    """The ways to fail, by their names."""
+
+    def __init__(self, spark: Any, folder: Path):
+        self.spark, self.folder = spark, folder
+        spark.dataSource.register(Trimmed)
+        spark.dataSource.register(Buggy)
+
+    def journal(self, name: str) -> dict[str, str]:
+        """A journal of five rows."""
+        log = JournalLog(self.folder / name)
+        log.make("shard")
+        log.append("shard", list("abcde"))
+        return log.options()
+
+    def schema(self) -> None:
+        self.spark.read.format("jetstream").options(stream="ORDERS", startingOfsets="earliest").load().collect()
+
+    def batch_read(self) -> None:
+        self.spark.read.format("trimmed").options(**self.journal("batch")).load().collect()
+
+    def batch_write(self) -> None:
+        for text in ("'a'", "'b'"):
+            rows = self.spark.range(1).selectExpr(f"{text} AS value").write.format("journal").mode("append")
+            rows.options(directory=str(self.folder / "target"), txnAppId="app", txnVersion="0").save()
+
+    def stream_schema(self) -> None:
+        rows = self.spark.readStream.format("jetstream").options(stream="ORDERS", startingOfsets="earliest").load()
+        self.started(rows, "noop", {})
+
+    def stream_latest_offset(self) -> None:
+        with NatsServer(self.folder / "nats") as server:
+            options = {"servers": server.url, "subjects": "orders.>", "reconnectTimeout": "1s"}
+            query = self.started(self.spark.readStream.format("nats").options(**options).load(), "noop", {})
+            while query.isActive and not query.recentProgress:
+                time.sleep(0.05)
+        query.awaitTermination()
+
+    def stream_read(self) -> None:
+        options = self.journal("stream") | {"startingOffsets": "earliest"}
+        rows = self.spark.readStream.format("trimmed").options(**options).load()
+        self.started(rows, "noop", {}).awaitTermination()
+
+    def stream_write(self) -> None:
+        options = self.journal("written") | {"startingOffsets": "earliest"}
+        (self.folder / "occupied").mkdir()
+        (self.folder / "occupied" / "out").write_text("a file")
+        rows = self.spark.readStream.format("journal").options(**options).load().select("value")
+        self.started(rows, "journal", {"directory": str(self.folder / "occupied")}).awaitTermination()
+
+    def started(self, rows: Any, format: str, options: dict[str, str]) -> Any:
+        place = self.folder / "checkpoints" / str(time.time_ns())
+        return rows.writeStream.format(format).options(**options).option("checkpointLocation", str(place)).start()
+
+    def bug_of_a_user(self) -> None:
+        self.spark.range(1).select(udf(divided, "int")("id")).collect()
+
+    def bug_of_a_source(self) -> None:
+        self.spark.read.format("buggy").options(**self.journal("buggy")).load().collect()
+
+
+def seen(case: Callable[[], None]) -> dict[str, str]:
+    """What the terminal shows of a case: by Python's own hook, and by the one that is in place."""
+    try:
+        case()
+    except Exception as error:
+        texts = {}
+        for name, hook in (("plain", sys.__excepthook__), ("shown", sys.excepthook)):
+            out = io.StringIO()
+            with contextlib.redirect_stderr(out):
+                hook(type(error), error, error.__traceback__)
+            texts[name] = out.getvalue()
+        return texts | {"text": str(error)}
+    raise AssertionError("nothing failed")
+
+
+def main(job: dict[str, Any]) -> None:
+    if job.get("remote"):
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.remote(job["remote"]).getOrCreate()
+        if hasattr(penstock, "errors_last"):
+            penstock.errors_last()
+    else:
+        spark = local_session("errors", "local[2]", quiet=True)
+    cases = Cases(spark, Path(job["folder"]))
+    for name in job["cases"]:
+        began = time.monotonic()
+        print(json.dumps({"case": name} | seen(getattr(cases, name)) | {"took": time.monotonic() - began}), flush=True)
+    getattr(cases, job["uncaught"])()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
