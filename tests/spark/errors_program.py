@@ -7,6 +7,8 @@ of the session. The last case is left uncaught, as in a program of a user.
 import contextlib
 import io
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +18,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.functions import udf
 
-import penstock
+import penstock.spark.warm
 from penstock.connectors.journal import Journal
-from penstock.connectors.journal.options import JournalOptions
+from penstock.connectors.journal.options import JournalOptions, JournalSinkOptions
+from penstock.connectors.journal.sink import JournalSink
 from penstock.connectors.journal.source import JournalSource
-from penstock.kit.contract import Source
+from penstock.kit.contract import Origin, Receipt, Sink, Source
 from penstock.planning.positions import Range
 from penstock.spark.session import local_session
 from penstock.testing.journal import JournalLog
@@ -35,6 +38,15 @@ class TrimmedSource(JournalSource):
         return super().read(span)
 
 
+class OccupiedSink(JournalSink):
+    """Finds a file in the place of its log, when it begins to write."""
+
+    def write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Receipt:
+        shutil.rmtree(self.log.folder, ignore_errors=True)
+        self.log.folder.write_text("a file")
+        return super().write(batches, origin)
+
+
 class BuggySource(JournalSource):
     """Has a bug."""
 
@@ -42,15 +54,23 @@ class BuggySource(JournalSource):
         yield from {}["a bug"]
 
 
-class Trimmed(Journal):
-    format = "trimmed"
+class Broken(Journal):
+    """A journal that fails in tasks, with errors of ours."""
+
+    format = "broken"
 
     @classmethod
     def open_source(cls, options: JournalOptions) -> Source:
         return TrimmedSource(options, cls.columns(options))
 
+    @classmethod
+    def open_sink(cls, options: JournalSinkOptions, columns: pa.Schema) -> Sink:
+        return OccupiedSink(options, columns)
+
 
 class Buggy(Journal):
+    """A journal that fails in tasks, with a bug."""
+
     format = "buggy"
 
     @classmethod
@@ -67,7 +87,7 @@ class Cases:
 
     def __init__(self, spark: Any, folder: Path):
         self.spark, self.folder = spark, folder
-        spark.dataSource.register(Trimmed)
+        spark.dataSource.register(Broken)
         spark.dataSource.register(Buggy)
 
     def journal(self, name: str) -> dict[str, str]:
@@ -81,12 +101,11 @@ class Cases:
         self.spark.read.format("jetstream").options(stream="ORDERS", startingOfsets="earliest").load().collect()
 
     def batch_read(self) -> None:
-        self.spark.read.format("trimmed").options(**self.journal("batch")).load().collect()
+        self.spark.read.format("broken").options(**self.journal("batch")).load().collect()
 
     def batch_write(self) -> None:
-        for text in ("'a'", "'b'"):
-            rows = self.spark.range(1).selectExpr(f"{text} AS value").write.format("journal").mode("append")
-            rows.options(directory=str(self.folder / "target"), txnAppId="app", txnVersion="0").save()
+        rows = self.spark.range(1).selectExpr("'a' AS value")
+        rows.write.format("broken").mode("append").options(directory=str(self.folder / "target")).save()
 
     def stream_schema(self) -> None:
         rows = self.spark.readStream.format("jetstream").options(stream="ORDERS", startingOfsets="earliest").load()
@@ -102,15 +121,13 @@ class Cases:
 
     def stream_read(self) -> None:
         options = self.journal("stream") | {"startingOffsets": "earliest"}
-        rows = self.spark.readStream.format("trimmed").options(**options).load()
+        rows = self.spark.readStream.format("broken").options(**options).load()
         self.started(rows, "noop", {}).awaitTermination()
 
     def stream_write(self) -> None:
         options = self.journal("written") | {"startingOffsets": "earliest"}
-        (self.folder / "occupied").mkdir()
-        (self.folder / "occupied" / "out").write_text("a file")
         rows = self.spark.readStream.format("journal").options(**options).load().select("value")
-        self.started(rows, "journal", {"directory": str(self.folder / "occupied")}).awaitTermination()
+        self.started(rows, "broken", {"directory": str(self.folder / "stream-target")}).awaitTermination()
 
     def started(self, rows: Any, format: str, options: dict[str, str]) -> Any:
         place = self.folder / "checkpoints" / str(time.time_ns())
@@ -142,6 +159,10 @@ def main(job: dict[str, Any]) -> None:
     if job.get("remote"):
         from pyspark.sql import SparkSession
 
+        # Only so that Spark's Python processes start sooner.
+        lean = Path(penstock.spark.warm.__file__).with_name("lean")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(lean), os.environ.get("PYTHONPATH", "")])
+        penstock.spark.warm.start()
         spark = SparkSession.builder.remote(job["remote"]).getOrCreate()
         if hasattr(penstock, "errors_last"):
             penstock.errors_last()

@@ -158,7 +158,7 @@ def test_what_fails_is_started_again_and_the_others_go_on(folder: Path, starting
     assert (a.state, a.error, a.restarts) == (State.FAILED, "down 3", 2)
     assert (b.state, starts.count("b")) == (State.DONE, 1)
     assert "a: down 1\na: starts again in 0.01 s (1 more after that)" in said
-    assert "a: down 3\na: stays down, after 3 failures" in said
+    assert "a: stays down, after 3 failures\na: down 3" in said
 
 
 def test_a_mistake_in_the_file_is_not_tried_again(folder: Path, starting: Any) -> None:

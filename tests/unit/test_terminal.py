@@ -10,11 +10,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 import penstock
-from penstock.errors import OptionError, PenstockError, ProtocolError
+from penstock.errors import OptionError, PenstockError
 from penstock.spark.sentence import found
 
 SENTENCE = "unknown option 'x' for jetstream. Did you mean 'y'?"
-OF_SPARK = f"""[STREAM_FAILED] Query [id = 1] terminated: [PYTHON_EXCEPTION] An exception: penstock.OptionError: {SENTENCE}
+OF_SPARK = f"""[STREAM_FAILED] Query [id = 1] terminated: [PYTHON_EXCEPTION] It failed: penstock.OptionError: {SENTENCE}
  SQLSTATE: 38000 SQLSTATE: XXKST
 === Streaming Query ===
 Identifier: [id = 1]
@@ -62,15 +62,6 @@ def test_what_is_not_ours_goes_to_the_hook_that_was_there(
     uncaught(error)
     assert before == [error]
     assert capsys.readouterr().err == ""
-
-
-def test_what_may_be_a_fault_of_ours_is_shown_whole_and_told_last(
-    before: list[BaseException], capsys: pytest.CaptureFixture[str]
-) -> None:
-    error = ProtocolError("the answer is strange.")
-    uncaught(error)
-    assert before == [error]
-    assert capsys.readouterr().err == "\nProtocolError: the answer is strange.\n"
 
 
 def test_it_can_be_turned_off_also_where_another_hook_came_after(

@@ -210,7 +210,7 @@ class Runner:
             each.lease = None
         if state is State.FAILED:
             failures = count_of(each.failures, "failure")
-            each.say(f"{each.pipeline.key}: {each.error}\n{each.pipeline.key}: stays down, after {failures}")
+            each.say(f"{each.pipeline.key}: stays down, after {failures}\n{each.pipeline.key}: {each.error}")
         else:
             errors = f", {count_of(each.errors, 'error')}" if each.errors else ""
             each.say(f"{each.pipeline.key}: {state}, {count_of(each.rows, 'record')}{errors}")

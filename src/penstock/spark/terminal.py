@@ -49,17 +49,17 @@ def errors_last(is_on: bool = True) -> None:
 
 def _uncaught(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
     lines = shown(error, at) if _Hooks.is_on else None
-    if lines is None or _is_to_be_reported(error):
+    if lines is None:
         (_Hooks.before or sys.__excepthook__)(kind, error, at)
-    if lines is not None:
-        sys.stderr.write("".join(lines[-2:] if _is_to_be_reported(error) else lines))
+    else:
+        sys.stderr.write("".join(lines))
 
 
 def _in_a_notebook(
     shell: Any, kind: type[BaseException], error: BaseException, at: TracebackType | None, tb_offset: int | None = None
 ) -> None:
     lines = shown(error, at)
-    if lines is None or _is_to_be_reported(error):
+    if lines is None:
         shell.showtraceback((kind, error, at), tb_offset=tb_offset)
     else:
         shell._showtraceback(kind, error, "".join(lines).splitlines())  # IPython's own, for each kind of notebook
@@ -84,12 +84,6 @@ def _told(error: BaseException) -> Told | None:
         return found(str(error))
     except Exception:  # the text of an error of Java is Java's, which may have ended
         return None
-
-
-def _is_to_be_reported(error: BaseException) -> bool:
-    """Whether it may be a fault of ours: then its traceback is shown as well."""
-    told = _told(error)
-    return told is not None and told.kind == "ProtocolError"
 
 
 def _homes() -> tuple[str, ...]:
