@@ -90,9 +90,9 @@ class Cases:
         spark.dataSource.register(Broken)
         spark.dataSource.register(Buggy)
 
-    def journal(self, name: str) -> dict[str, str]:
-        """A journal of five rows."""
-        log = JournalLog(self.folder / name)
+    def journal(self) -> dict[str, str]:
+        """A new journal of five rows."""
+        log = JournalLog(self.folder / f"journal-{time.time_ns()}")
         log.make("shard")
         log.append("shard", list("abcde"))
         return log.options()
@@ -101,10 +101,10 @@ class Cases:
         self.spark.read.format("jetstream").options(stream="ORDERS", startingOfsets="earliest").load().collect()
 
     def batch_read(self) -> None:
-        self.spark.read.format("broken").options(**self.journal("batch")).load().collect()
+        self.spark.read.format("broken").options(**self.journal()).load().collect()
 
     def batch_write(self) -> None:
-        rows = self.spark.range(1).selectExpr("'a' AS value")
+        rows = self.spark.range(0, 1, 1, 1).selectExpr("'a' AS value")  # one task: a second would be cut off
         rows.write.format("broken").mode("append").options(directory=str(self.folder / "target")).save()
 
     def stream_schema(self) -> None:
@@ -120,12 +120,12 @@ class Cases:
         query.awaitTermination()
 
     def stream_read(self) -> None:
-        options = self.journal("stream") | {"startingOffsets": "earliest"}
+        options = self.journal() | {"startingOffsets": "earliest"}
         rows = self.spark.readStream.format("broken").options(**options).load()
         self.started(rows, "noop", {}).awaitTermination()
 
     def stream_write(self) -> None:
-        options = self.journal("written") | {"startingOffsets": "earliest"}
+        options = self.journal() | {"startingOffsets": "earliest"}
         rows = self.spark.readStream.format("journal").options(**options).load().select("value")
         self.started(rows, "broken", {"directory": str(self.folder / "stream-target")}).awaitTermination()
 
@@ -137,7 +137,7 @@ class Cases:
         self.spark.range(1).select(udf(divided, "int")("id")).collect()
 
     def bug_of_a_source(self) -> None:
-        self.spark.read.format("buggy").options(**self.journal("buggy")).load().collect()
+        self.spark.read.format("buggy").options(**self.journal()).load().collect()
 
 
 def seen(case: Callable[[], None]) -> dict[str, str]:
@@ -163,6 +163,7 @@ def main(job: dict[str, Any]) -> None:
         lean = Path(penstock.spark.warm.__file__).with_name("lean")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(lean), os.environ.get("PYTHONPATH", "")])
         penstock.spark.warm.start()
+        os.environ["SPARK_TESTING"] = "1"  # a port of its own, and not the one of every other
         spark = SparkSession.builder.remote(job["remote"]).getOrCreate()
         if hasattr(penstock, "errors_last"):
             penstock.errors_last()

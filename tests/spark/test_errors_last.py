@@ -43,7 +43,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """All cases in one session: most of the time is Spark's start."""
     folder = tmp_path_factory.mktemp("errors")
     job = {"folder": str(folder), "cases": [*OURS, *BUGS], "uncaught": "batch_read", "remote": request.param}
-    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"}
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, str(PROGRAM), json.dumps(job)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     try:

@@ -62,6 +62,7 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock.pipelines.trial",
     "penstock.spark.progress",
     "penstock.spark.session",
+    "penstock.spark.terminal",
     "penstock.spark.warm",
 }
 MAY_OPEN_SOCKETS = {

@@ -109,6 +109,7 @@ def test_a_notebook_shows_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     module.get_ipython = lambda: shell  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", module)
     penstock.errors_last()
+    penstock.errors_last()  # twice is as once
     shell.run(PySparkException(OF_SPARK))
     assert shell.said[-2:] == ["", f"OptionError: {SENTENCE}"]
     shell.run(PySparkException("[PYTHON_EXCEPTION] ZeroDivisionError"))
@@ -116,6 +117,9 @@ def test_a_notebook_shows_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PenstockError in shell.custom_exceptions
     penstock.errors_last(False)
     assert shell.custom_exceptions == ()
+    shell.set_custom_exc((KeyError,), "a way of its own")
+    penstock.errors_last()
+    assert shell.handler == "a way of its own"
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,12 @@ def errors_last(is_on: bool = True) -> None:
     elif not is_on and sys.excepthook is _uncaught and _Hooks.before is not None:
         sys.excepthook, _Hooks.before = _Hooks.before, None  # else somebody's hook calls ours, which hands on
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is not None and is_on:
+    if shell is not None and is_on and not shell.custom_exceptions:  # else the notebook has a way of its own
         from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships no types
         from pyspark.errors import PySparkException
 
         shell.set_custom_exc((PenstockError, PySparkException, Py4JError), _in_a_notebook)
-    elif shell is not None and PenstockError in shell.custom_exceptions:
+    elif shell is not None and not is_on and PenstockError in shell.custom_exceptions:
         shell.set_custom_exc((), None)
 
 
