@@ -164,7 +164,9 @@ def main(job: dict[str, Any]) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(lean), os.environ.get("PYTHONPATH", "")])
         penstock.spark.warm.start()
         os.environ["SPARK_TESTING"] = "1"  # a port of its own, and not the one of every other
-        spark = SparkSession.builder.remote(job["remote"]).getOrCreate()
+        builder = SparkSession.builder.remote(job["remote"])
+        builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "OFF")
+        spark = builder.getOrCreate()
         if hasattr(penstock, "errors_last"):
             penstock.errors_last()
     else:

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 import penstock
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import OptionError, PenstockError, ProtocolError
 from penstock.spark.sentence import found
 
 SENTENCE = "unknown option 'x' for jetstream. Did you mean 'y'?"
@@ -54,7 +54,13 @@ def test_an_error_of_ours_comes_last_after_the_lines_of_the_program(
 
 @pytest.mark.parametrize(
     "error",
-    [KeyError("x"), PySparkException("[PYTHON_EXCEPTION] ZeroDivisionError"), ValueError(OF_SPARK), Py4JError()],
+    [
+        KeyError("x"),
+        PySparkException("[PYTHON_EXCEPTION] ZeroDivisionError"),
+        ValueError(OF_SPARK),
+        Py4JError(),
+        ProtocolError("which may be a fault of ours"),
+    ],
 )
 def test_what_is_not_ours_goes_to_the_hook_that_was_there(
     error: Exception, before: list[BaseException], capsys: pytest.CaptureFixture[str]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ProtocolError
 from penstock.spark.sentence import Told, found
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -39,10 +39,10 @@ def errors_last(is_on: bool = True) -> None:
         sys.excepthook, _Hooks.before = _Hooks.before, None  # else somebody's hook calls ours, which hands on
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None and is_on and not shell.custom_exceptions:  # else the notebook has a way of its own
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships no types
         from pyspark.errors import PySparkException
 
-        shell.set_custom_exc((PenstockError, PySparkException, Py4JError), _in_a_notebook)
+        of_java = (sys.modules["py4j.protocol"].Py4JError,) if "py4j.protocol" in sys.modules else ()
+        shell.set_custom_exc((PenstockError, PySparkException, *of_java), _in_a_notebook)
     elif shell is not None and not is_on and PenstockError in shell.custom_exceptions:
         shell.set_custom_exc((), None)
 
@@ -76,6 +76,8 @@ def shown(error: BaseException, at: TracebackType | None) -> list[str] | None:
 
 
 def _told(error: BaseException) -> Told | None:
+    if isinstance(error, ProtocolError):  # it may be a fault of ours; Python, too, shows the sentence last
+        return None
     if isinstance(error, PenstockError):
         return Told(type(error).__name__, str(error))
     if not type(error).__module__.startswith(("pyspark.", "py4j.")):
