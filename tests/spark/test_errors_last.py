@@ -47,7 +47,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     command = [sys.executable, str(PROGRAM), json.dumps(job)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     try:
-        out, terminal = process.communicate(timeout=180)
+        out, terminal = process.communicate(timeout=400)
     finally:
         for pid in [*descendants(process.pid), process.pid]:
             kill(pid)
