@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark.jobs import descendants, kill
+from spark.pipeline_runs import ONCE, Command, written
 
 PROGRAM = Path(__file__).with_name("errors_program.py")
 # Each way to fail, and how the sentence begins.
@@ -86,3 +87,15 @@ def test_a_program_ends_with_the_sentence(ran: Ran) -> None:
     assert ran.code == 1
     lines = ran.terminal.strip().splitlines()
     assert lines[-1].startswith(OURS["batch_read"]), ran.terminal[-3000:]
+
+
+def test_a_pipeline_on_spark_connect_ends_with_the_sentence(tmp_path: Path) -> None:
+    """In a classic session: test_pipeline_faults.py."""
+    source = '[source]\ntype = "jetstream"\nidentifier = "S"\n[jetstream]\nservers = "nats://127.0.0.1:1"\n'
+    file = written(tmp_path, "dead", f'{source}[[sinks]]\ntype = "noop"\n{ONCE}')
+    command = Command(tmp_path, file, more=("--remote", "local[2]"))
+    assert command.run(PYSPARK_PYTHON=sys.executable, SPARK_TESTING="1") == 1, command.said()
+    said = command.said()
+    assert said.strip().splitlines()[-1].partition(" ")[2].startswith("dead: no NATS server answers (127.0.0.1:1")
+    assert said.count("no NATS server answers") == 1
+    assert "\tat org.apache.spark" not in said

@@ -125,8 +125,11 @@ def _connected(remote: str, conf: dict[str, str], pipelines: Sequence[Pipeline])
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    builder = SparkSession.builder.remote(remote)
+    if remote.startswith("local"):  # a server of this run alone: its log would come to this terminal
+        builder = builder.config("spark.log.level", "OFF").config("spark.ui.showConsoleProgress", "false")
     try:
-        spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
+        spark: SparkSession = builder.getOrCreate()
         for key, value in ({SERVERS_STACK: "false"} | conf).items():
             spark.conf.set(key, value)
     except PySparkException as error:
