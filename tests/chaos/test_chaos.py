@@ -26,7 +26,7 @@ from penstock.kit.contract import Origin, Receipt
 from penstock.testing.nats_server import NatsServer
 from penstock.testing.proxy import Proxy
 
-ROUNDS, SEED = int(os.environ.get("ROUNDS", "100")), int(os.environ.get("SEED", "1"))
+ROUNDS, SEED = int(os.environ.get("ROUNDS", "50")), int(os.environ.get("SEED", "1"))
 GROUP = 10  # rounds to a test; in one of them the server may be killed
 FLAGS: list[dict[str, Any]] = [{}, {"allow_atomic": True}, {"allow_batched": True}]
 WINDOWS = [0.1, 1.0, 120.0]

@@ -19,7 +19,7 @@ from penstock.errors import ConnectError
 from penstock.kit.contract import Origin, Receipt
 from penstock.testing.iggy_double import IggyDouble
 
-ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
+ROUNDS, SEED = int(os.environ.get("ROUNDS", "10")), int(os.environ.get("SEED", "1"))
 GROUP = 10
 FAULTS = ["lose_reply", "lose_request", "transient:2", "", "", ""]
 POLL_FAULTS = [["empty"], ["empty", "empty"], ["skip:1", ""], ["skip:50", "empty"], ["skip:50", "cut"], [""], [""]]

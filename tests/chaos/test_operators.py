@@ -13,7 +13,7 @@ from operators import process
 from operators.cast import Servers, play
 from operators.engine import TaskContext
 
-ROUNDS, SEED = int(os.environ.get("ROUNDS", "30")), int(os.environ.get("SEED", "1"))
+ROUNDS, SEED = int(os.environ.get("ROUNDS", "15")), int(os.environ.get("SEED", "1"))
 
 
 @pytest.fixture(scope="module")

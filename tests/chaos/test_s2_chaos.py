@@ -18,7 +18,7 @@ from penstock.testing.proxy import Proxy
 from penstock.testing.s2_lite import S2Lite
 from s2_servers import S2Admin
 
-ROUNDS, SEED = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("SEED", "1"))
+ROUNDS, SEED = int(os.environ.get("ROUNDS", "10")), int(os.environ.get("SEED", "1"))
 GROUP = 10  # rounds to a test; in one of them the server is killed
 LIMITS = {"requestTimeout": "1s", "connectTimeout": "1s", "reconnectTimeout": "3s"}
 BAD_ATTEMPTS, MOST_ATTEMPTS = 3, 12

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from spark.jobs import descendants, kill
 from spark.pipeline_runs import ONCE, Command, written
 
 PROGRAM = Path(__file__).with_name("errors_program.py")
+LEAN = Path(penstock.__file__).parent / "spark" / "lean"  # only lets Spark's Python processes start sooner
 # Each way to fail, and how the sentence begins.
 OURS = {
     "schema": "OptionError: unknown option 'startingofsets' for jetstream. Did you mean 'startingOffsets'?",
@@ -44,7 +46,8 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """All cases in one session: most of the time is Spark's start."""
     folder = tmp_path_factory.mktemp("errors")
     job = {"folder": str(folder), "cases": [*OURS, *BUGS], "uncaught": "batch_read", "remote": request.param}
-    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    path = os.pathsep.join([str(LEAN), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
     command = [sys.executable, str(PROGRAM), json.dumps(job)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     try:
