@@ -22,14 +22,19 @@ BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 3
 
 
 class Point(NamedTuple):
-    """A moment of a query: rows since the moment before, rows a second, lag, and seconds of the batch."""
+    """A moment of a query: rows since the moment before, in how many seconds, lag, and seconds of the longest batch."""
 
     at: float
     rows: int
-    rate: float
+    span: float
     lag: int | None
     lag_seconds: float | None
     seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Rows a second, of the time that passed: a query also waits between batches."""
+        return self.rows / max(self.span, 1e-3)
 
 
 @dataclass
@@ -81,10 +86,12 @@ class Watched:
         last = self.points[-1] if self.points else None
         if last is None or time.time() - last.at > max(10.0, 2 * last.seconds):
             return 0.0
-        since = last.at - 10.0
-        rows = sum(point.rows for point in self.points if point.at > since)
-        first = next((point.at for point in self.points if point.at > since), last.at)
-        return rows / max(last.at - first + last.seconds, 1e-3)
+        rows, span = 0, 0.0
+        for point in reversed(self.points):
+            rows, span = rows + point.rows, span + point.span
+            if span >= 10.0:
+                break
+        return rows / max(span, 1e-3)
 
 
 class Store:
@@ -121,9 +128,10 @@ class Store:
                 query.errors += batch.errors
                 for stage, seconds in batch.seconds.items():
                     query.stages.setdefault(stage, Histogram()).add(seconds)
-            rate = batch.rows / took if took else 0.0
             lag_seconds = batch.lag_seconds if batch.lag_seconds is not None else self._age(query, batch)
-            self._point(query, Point(batch.at + took, batch.rows, rate, batch.lag, lag_seconds, took))
+            at = batch.at + took
+            since = max(query.points[-1].at if query.points else 0.0, query.began)
+            self._point(query, Point(at, batch.rows, max(at - since, took), batch.lag, lag_seconds, took))
             self._tell()
 
     def ended(self, id: str, error: str) -> None:
@@ -151,11 +159,10 @@ class Store:
     def _point(self, query: Watched, point: Point) -> None:
         """Add a moment. Moments that are close together become one, so that an hour fits."""
         points = query.points
-        if points and point.at - points[-1].at < HOUR / POINTS:
+        if points and points[-1].span < HOUR / POINTS:
             last = points[-1]
-            rows, seconds = last.rows + point.rows, last.seconds + point.seconds
-            merged = point._replace(at=last.at, rows=rows, seconds=max(last.seconds, point.seconds))
-            points[-1] = merged._replace(rate=rows / seconds if seconds else 0.0)
+            rows, span, seconds = last.rows + point.rows, last.span + point.span, max(last.seconds, point.seconds)
+            points[-1] = point._replace(rows=rows, span=span, seconds=seconds)
         else:
             points.append(point)
         while points and points[0].at < point.at - HOUR:
