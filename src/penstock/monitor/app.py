@@ -94,7 +94,7 @@ class Api:
     def __init__(self, store: Store, pipelines: view.Pipelines | None, measured: metrics.Metrics, access: Access):
         self.store, self.pipelines, self.measured, self.access = store, pipelines, measured, access
         self.began = time.time()
-        self._text: str = "[]"  # the newest overview, made once for all who listen
+        self._text = ""  # the newest overview, made once for all who listen
         self._version = 0
         self._news = asyncio.Event()
 
@@ -146,23 +146,22 @@ class Api:
         watching.cancel()
 
     async def _watch(self) -> None:
-        """Make a new overview when something has changed, at most once a second, and wake those who listen."""
-        seen = -1
+        """Make a new overview once a second, and wake those who listen if it differs. Figures change also without an
+        event: a query that tells nothing any more reads no rows a second.
+        """
         while True:
-            if self.store.changes != seen or self.pipelines is not None:
-                seen = self.store.changes
-                text = json.dumps(await run_in_threadpool(view.overview, self.store, self.pipelines))
-                if text != self._text:
-                    self._text, self._version = text, self._version + 1
-                    news, self._news = self._news, asyncio.Event()
-                    news.set()
+            text = json.dumps(await run_in_threadpool(view.overview, self.store, self.pipelines))
+            if text != self._text:
+                self._text, self._version = text, self._version + 1
+                news, self._news = self._news, asyncio.Event()
+                news.set()
             await asyncio.sleep(EVERY)
 
     async def events(self, request: Request) -> Response:
         """The overview now, and whenever it changes. Who reads slowly misses what was in between, and delays nobody."""
 
         async def stream() -> AsyncIterator[str]:
-            sent = -1
+            sent = 0  # before the first overview there is nothing to send
             while True:
                 if self._version != sent:
                     sent = self._version
