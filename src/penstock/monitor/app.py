@@ -111,11 +111,12 @@ class Api:
             Route("/openapi.json", self.openapi),
             Route("/pipelines", self.all),
             *(Route(path, self.all) for path in ("/sources", "/sinks")),
-            *(Route(f"{path}/{{key}}", self.one) for path in ("/pipelines", "/sources", "/sinks")),
-            Route("/pipelines/{key}/checkpoints", self.checkpoints),
-            Route("/pipelines/{key}/dead-letters", self.dead_letters),
-            *(Route(f"{path}/{{key}}/{{verb}}", self.order, methods=["POST"])
+            # Names of queries may have slashes in them, so what ends in more than the key comes first.
+            Route("/pipelines/{key:path}/checkpoints", self.checkpoints),
+            Route("/pipelines/{key:path}/dead-letters", self.dead_letters),
+            *(Route(f"{path}/{{key:path}}/{{verb}}", self.order, methods=["POST"])
               for path in ("/pipelines", "/sources", "/sinks")),
+            *(Route(f"{path}/{{key:path}}", self.one) for path in ("/pipelines", "/sources", "/sinks")),
         ]  # fmt: skip
         handlers = {HTTPException: _said, Exception: _bug}
         return self._guarded(Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers))

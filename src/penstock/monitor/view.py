@@ -59,7 +59,7 @@ def one(store: Store, pipelines: Pipelines | None, key: str) -> dict[str, Any] |
         if told is None:
             return None
         query = store.named(key)
-        more: dict[str, Any] = {"flow": list(told.flow)}
+        more: dict[str, Any] = {"flow": list(told.flow), "takes_orders": pipelines is not None}
         if query is not None:
             more |= {
                 "history": [_point(point) for point in query.points],
