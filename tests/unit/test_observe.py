@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -101,6 +102,18 @@ def test_an_hour_of_quick_batches_is_kept_in_bounded_room() -> None:
     assert query.points[-1].at - query.points[0].at == pytest.approx(HOUR, abs=10)
     assert len(query.recent) == 100
     assert sum(point.rows for point in query.points) == pytest.approx(3600 * 10, rel=0.01)
+
+
+def test_rows_a_second_are_of_the_time_that_passed_also_where_moments_are_put_together() -> None:
+    store = Store()
+    for number in range(600):  # each takes one of three seconds
+        batch = parse(event(number, 30, at=number * 3, durationMs={"addBatch": 800, "triggerExecution": 1000}))
+        store.progressed(batch)
+        query = store.queries["id-orders"]
+        query.began = batch.at if number == 0 else query.began
+    rates = [point.rate for point in query.points]
+    assert len(rates) < 400
+    assert rates[1:] == pytest.approx([10.0] * (len(rates) - 1))
 
 
 def test_the_age_of_what_kafka_has_unread_is_since_it_was_first_seen() -> None:
@@ -265,6 +278,15 @@ def test_queries_of_a_program_can_be_looked_at_and_not_ordered(api: Api) -> None
         assert (answer.status_code, "belong to a program" in answer.text) == (409, True)
 
 
+def test_a_query_may_have_slashes_in_its_name(api: Api) -> None:
+    api.store.progressed(parse(event(id="id-2", name="etl/orders")))
+    alone = Api(api.store, None, Metrics(api.store), Access("127.0.0.1", KEY))
+    with TestClient(alone.app(), base_url="http://localhost") as client:
+        shown = client.get("/pipelines/etl%2Forders").json()
+        assert (shown["name"], shown["takes_orders"]) == ("etl/orders", False)
+        assert client.post("/pipelines/etl%2Forders/stop", headers={"api-key": KEY}).status_code == 409
+
+
 def families(api: Api) -> dict[str, Any]:
     return {each.name: each for each in text_string_to_metric_families(metrics.text(api.measured).decode())}
 
@@ -305,9 +327,22 @@ def test_of_a_thousand_shards_the_largest_have_figures_and_the_rest_are_added_up
     assert samples[0].labels["shard"] == "s0999"
 
 
+def test_a_server_stops_at_once_and_without_a_word_while_somebody_listens(
+    api: Api, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = Server(api.app(), Address(), api.end).start()
+    with urllib.request.urlopen(f"{server.url}/events", timeout=20) as listening:
+        assert listening.readline() == b"event: pipelines\n"
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 3
+        assert b"orders" in listening.read()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_readers_of_events_that_do_not_read_delay_nobody(api: Api) -> None:
     """Fifty of them, and one that does: it has the newest figures, and so has everybody who asks."""
-    server = Server(api.app(), Address()).start()
+    server = Server(api.app(), Address(), api.end).start()
     port = int(server.url.rpartition(":")[2])
     ask = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
     asleep = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]

@@ -97,6 +97,8 @@ class Api:
         self._text = ""  # the newest overview, made once for all who listen
         self._version = 0
         self._news = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_ending = False
 
     def app(self) -> ASGIApp:
         """The application, which answers only those who may ask."""
@@ -142,6 +144,7 @@ class Api:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
         watching = asyncio.create_task(self._watch())
         yield
         watching.cancel()
@@ -154,16 +157,25 @@ class Api:
             text = json.dumps(await run_in_threadpool(view.overview, self.store, self.pipelines))
             if text != self._text:
                 self._text, self._version = text, self._version + 1
-                news, self._news = self._news, asyncio.Event()
-                news.set()
+                self._wake()
             await asyncio.sleep(EVERY)
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def end(self) -> None:
+        """Send no more events, so that a server that stops need not cut off who listens. Any thread may ask."""
+        self._is_ending = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
 
     async def events(self, request: Request) -> Response:
         """The overview now, and whenever it changes. Who reads slowly misses what was in between, and delays nobody."""
 
         async def stream() -> AsyncIterator[str]:
             sent = 0  # before the first overview there is nothing to send
-            while True:
+            while not self._is_ending:
                 if self._version != sent:
                     sent = self._version
                     yield f"event: pipelines\ndata: {self._text}\n\n"

@@ -53,7 +53,7 @@ def observe(
         _let_tasks_report(spark)
     measured = Metrics(store, pipelines, counted)
     api = Api(store, pipelines, measured, Access(place.host, key))
-    server = Server(api.app(), place).start()
+    server = Server(api.app(), place, api.end).start()
     return Observer(spark, store, server, key, listen(spark, store))
 
 

@@ -3,6 +3,7 @@
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
@@ -46,10 +47,10 @@ class Address:
 
 
 class Server:
-    """Serves an application until it is stopped."""
+    """Serves an application until it is stopped. `end` is called before: answers that never end must end by it."""
 
-    def __init__(self, app: ASGIApp, address: Address):
-        self.address = address
+    def __init__(self, app: ASGIApp, address: Address, end: Callable[[], None] | None = None):
+        self.address, self._end = address, end
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self._socket = socket.socket(family)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,6 +81,8 @@ class Server:
 
     def stop(self) -> None:
         """Answer what was asked, and end."""
+        if self._end is not None:
+            self._end()
         self._server.should_exit = True
         self._thread.join(STOPS_WITHIN)
         with suppress(OSError):
