@@ -1,5 +1,6 @@
 """What is known of queries from Spark's events, and how it is shown and guarded."""
 
+import importlib.resources
 import json
 import re
 import socket
@@ -285,6 +286,19 @@ def test_a_query_may_have_slashes_in_its_name(api: Api) -> None:
         shown = client.get("/pipelines/etl%2Forders").json()
         assert (shown["name"], shown["takes_orders"]) == ("etl/orders", False)
         assert client.post("/pipelines/etl%2Forders/stop", headers={"api-key": KEY}).status_code == 409
+
+
+def test_every_file_of_the_page_is_served_and_takes_nothing_from_elsewhere(client: TestClient) -> None:
+    files = [
+        each for each in importlib.resources.files("penstock.monitor").joinpath("page").iterdir() if each.is_file()
+    ]
+    assert len(files) > 10
+    for each in files:
+        answer = client.get("/" if each.name == "index.html" else f"/{each.name}")
+        assert (answer.status_code, answer.text) == (200, each.read_text()), each.name
+        named = set(re.findall(r"https?://[^\s\"'<>`]+", answer.text))
+        assert named <= {"http://www.w3.org/2000/svg"}, each.name
+        assert "innerHTML" not in answer.text, "what servers say is shown as text"
 
 
 def families(api: Api) -> dict[str, Any]:

@@ -39,10 +39,13 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+SCRIPTS = ("app", "charts", "detail", "flow", "format", "live", "orders", "overview", "panels", "theme")
 PAGES = {
     "": ("index.html", "text/html"),
-    "app.js": ("app.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+    "icon-alert.svg": ("icon-alert.svg", "image/svg+xml"),
+    **{f"{name}.js": (f"{name}.js", "text/javascript") for name in SCRIPTS},
 }
 
 
