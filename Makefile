@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SPARK42 := .venv-spark42
 # What takes long comes first, so that all processes have something to do until the end.
-TESTS := tests/spark tests/conformance tests/chaos tests/test_docs.py tests/test_cli.py tests/packaging tests/server tests/unit
+TESTS := tests/spark tests/conformance tests/chaos tests/test_docs.py tests/test_cli.py tests/packaging tests/browser tests/server tests/unit
 FAST := $(addprefix tests/server/test_, reading.py core.py s2_session.py iggy_server.py) tests/unit
 # Hundreds of Python processes import Penstock in one run of the tests: compile it once.
 unexport PYTHONDONTWRITEBYTECODE

@@ -34,6 +34,7 @@ WITHOUT = (
     "no Java is here to run Kafka with",
     "Apicurio's jars are not here, nor mvn to fetch them with",
     "no Java 21 is here to run a schema registry with",
+    "no chromium is here, nor a chromedriver, to look at the page with",
 )
 retry.FIRST_WAIT = 0.01  # tests cut connections by the thousand
 cursor.PAUSE = 0.0  # the double takes as many requests as one likes
