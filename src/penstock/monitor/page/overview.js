@@ -136,7 +136,7 @@ function newRow(key) {
       if (Date.now() - drawn > 4900 || !drawn) {
         const points = histories.get(key) || [];
         spark.update(points.map((point) => [point[0], point[2]]), health(each));
-        drawn = points.length ? Date.now() : 0;
+        drawn = points.length > 1 ? Date.now() : 0;
       }
     },
   };
