@@ -232,11 +232,14 @@ def test_another_site_is_not_answered_even_with_the_key(
     assert fake.told == []
 
 
-def test_off_loopback_everything_needs_the_key(api: Api, fake: Fake) -> None:
+def test_off_loopback_everything_but_the_empty_page_needs_the_key(api: Api, fake: Fake) -> None:
     open_to_all = Api(api.store, fake, api.measured, Access("0.0.0.0", KEY))
     with TestClient(open_to_all.app(), base_url="http://penstock.example:80") as client:
-        for path in ("/", "/pipelines", "/metrics", "/health", "/events", "/openapi.json"):
+        for path in ("/pipelines", "/metrics", "/health", "/events", "/openapi.json"):
             assert client.get(path).status_code == 401
+        followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+        assert client.get("/", headers=followed).status_code == 200, "a link from a chat opens it"
+        assert client.post("/", headers=followed).status_code == 403
         assert client.get("/pipelines", headers={"api-key": KEY}).status_code == 200
     with pytest.raises(OptionError, match="can be reached by others: set a key"):
         Address("0.0.0.0", 1)

@@ -1,8 +1,8 @@
 """The HTTP interface: what is known of pipelines, and orders to them. Knows starlette; all that it shows comes from
 `view.py` and `metrics.py`.
 
-Who may ask: on loopback anybody on this machine may look, by a name of loopback. Orders need the key, and so does
-everything where the address is not loopback's. Pages of other sites can neither look nor give orders.
+Who may ask: on loopback anybody on this machine may look, by a name of loopback. Orders need the key, and so do all
+figures where the address is not loopback's. Pages of other sites can neither look nor give orders.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ PAGES = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may do what. `key`: what orders, and everything off loopback, must name."""
+    """Who may do what. `key`: what orders, and all figures off loopback, must name."""
 
     host: str
     key: str = field(repr=False)
@@ -66,11 +66,13 @@ class Access:
         named = (urlsplit(f"//{request.headers.get('host', '')}").hostname or "").lower()
         if self.is_loopback and not is_loopback(named):
             return 421, f"this address is for programs on this machine: ask for it as localhost, not as '{named[:80]}'."
+        is_order = request.method not in ("GET", "HEAD")
+        if not is_order and request.url.path.removeprefix("/") in PAGES:
+            return None  # these files hold no figures, and a browser that opens a page or follows a link sends no key
         origin = request.headers.get("origin")
         site = request.headers.get("sec-fetch-site", "none")
         if site == "cross-site" or (origin and (urlsplit(origin).netloc != request.headers.get("host"))):
             return 403, "pages of other sites are not answered."
-        is_order = request.method not in ("GET", "HEAD")
         if not is_order and self.is_loopback:
             return None
         given = request.headers.get("api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")

@@ -26,7 +26,7 @@ _POST = {
 
 
 def description() -> dict[str, Any]:
-    """OpenAPI 3.1. Orders need the key; off loopback, so does everything."""
+    """OpenAPI 3.1. Orders need the key; off loopback, so do all figures."""
     paths: dict[str, Any] = {}
     for path, text in _GET.items():
         paths[path] = {"get": {"summary": text, "responses": _answers("200")} | _of(path)}
