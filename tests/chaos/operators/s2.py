@@ -214,9 +214,9 @@ class StreamSource:
         live = self.scene.model.live(name)
         tail = self.s2.admin.tail(name)
         at = self.scene.dice.randint(0, tail)
-        self.s2.admin.trim(name, at)
         self.scene.note(f"{name} is trimmed at {at}")
         self.scene.take([r for r in live if r.position < at], f"{name} was trimmed at {at}")
+        self.s2.admin.trim(name, at)
 
     def _fence(self) -> None:
         if (name := self._some()) is not None:
@@ -227,10 +227,10 @@ class StreamSource:
         name = name or self._some()
         if name is None:
             return
-        live = self.scene.model.live(name)
+        # Before it is done: a task may see it sooner than the server answers.
+        self._lost(name, self.scene.model.live(name), f"{name} is deleted")
         self.s2.admin.delete(name)
         self.there.discard(name)
-        self._lost(name, live, f"{name} is deleted")
 
     def _recreate(self) -> None:
         if (name := self._some()) is not None:
