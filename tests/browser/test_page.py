@@ -261,12 +261,12 @@ def test_a_program_that_is_killed_is_told_and_comes_back_by_itself(browser: Brow
 
 
 def wait_for(url: str) -> None:
-    import httpx
+    import httpx2
 
     def answers() -> bool:
         try:
-            return httpx.get(url).status_code == 200
-        except httpx.TransportError:
+            return httpx2.get(url).status_code == 200
+        except httpx2.TransportError:
             return False
 
     wait(answers, url)

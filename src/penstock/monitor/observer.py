@@ -1,5 +1,7 @@
 """A session that is watched, with metrics and a page about its queries. Knows how the parts go together."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +27,7 @@ class Observer:
     server: Server
     key: str
     _listener: Any
+    _reporting: Sequence[Any]  # formats as they were before their tasks reported
 
     @property
     def url(self) -> str:
@@ -32,9 +35,14 @@ class Observer:
         return self.server.url
 
     def stop(self) -> None:
-        """Watch no longer. The queries go on."""
+        """Watch no longer. The queries go on, and tasks of those that start from now on report nothing."""
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships no types
+
         self.server.stop()
-        self.spark.streams.removeListener(self._listener)
+        with suppress(Py4JError, OSError):  # a signal may have ended Spark's JVM as well
+            self.spark.streams.removeListener(self._listener)
+            for known in self._reporting:
+                self.spark.dataSource.register(known)
 
     def __enter__(self) -> Self:
         return self
@@ -49,23 +57,22 @@ def observe(
     """Watch all streaming queries of a session: metrics, JSON and a page at `.url`. See `penstock.observe`."""
     place = Address.parse(address) if isinstance(address, str) else address
     store, key = Store(), place.key or new_key()
-    if not _is_connect(spark):
-        _let_tasks_report(spark)
+    reporting = [] if _is_connect(spark) else _let_tasks_report(spark)
     measured = Metrics(store, pipelines, counted)
     api = Api(store, pipelines, measured, Access(place.host, key))
     server = Server(api.app(), place, api.end).start()
-    return Observer(spark, store, server, key, listen(spark, store))
+    return Observer(spark, store, server, key, listen(spark, store), reporting)
 
 
-def _let_tasks_report(spark: "SparkSession") -> None:
+def _let_tasks_report(spark: "SparkSession") -> list[Any]:
     """Register each format with an accumulator. Of the class that Spark pickles, only this much is new: the rest is
-    imported where the task runs. Not where `penstock.register` has done so already.
+    imported where the task runs. Not where `penstock.register` has done so already. Returns the classes as they were.
     """
     accumulator = accumulate(spark.sparkContext)
-    for name in FORMATS:
-        known = connector(name)
-        if known.accumulator is None:
-            spark.dataSource.register(type(known.__name__, (known,), {"accumulator": accumulator}))
+    silent = [known for known in map(connector, FORMATS) if known.accumulator is None]
+    for known in silent:
+        spark.dataSource.register(type(known.__name__, (known,), {"accumulator": accumulator}))
+    return silent
 
 
 def _is_connect(spark: Any) -> bool:
