@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from penstock.checkpoints.lease import Lease
 from penstock.errors import ConnectError, OptionError
@@ -112,6 +113,24 @@ def test_a_query_that_fails_while_it_is_being_stopped_has_failed(folder: Path, s
     query.looks = [nothing, nothing, lambda: query.end(ConnectError("the server is gone"))]
     (went,) = runs.run()
     assert (went.state, went.error) == (State.FAILED, "the server is gone")
+
+
+def test_a_signal_that_ends_spark_as_well_ends_in_a_sentence(
+    folder: Path, starting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service manager sends it, to all processes of a service."""
+    said: list[str] = []
+    monkeypatch.setattr(runner, "hush", lambda spark: None)
+    query, runs = Query(), Runner(None, pipelines(folder, "a"), said.append)  # type: ignore[arg-type]
+    starting(started(query, runs.stopping.set))
+
+    def stop() -> None:
+        raise Py4JError("the JVM is gone")
+
+    query.stop = stop  # type: ignore[method-assign]
+    (went,) = runs.run()
+    assert (went.state, went.lease) == (State.STOPPED, None)
+    assert said[-1] == "a: stopped, 0 records"
 
 
 def test_asking_twice_stops_at_once_and_spark_says_nothing_more(

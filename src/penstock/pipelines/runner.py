@@ -86,16 +86,18 @@ class Runner:
         """Run all of them to their end. What failed for good has the state FAILED, with its last error. A
         KeyboardInterrupt where somebody asked twice to stop, after all have.
         """
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships no types
+
         with self._signals():
             try:
-                with ThreadPoolExecutor() as pool:  # each waits a second, to see whether another wants it too
-                    list(pool.map(self._take, self.running))
-                while not self.stopping.is_set() and any(each.is_parked or not each.is_over for each in self.running):
-                    for each in self.running:
-                        self._look_after(each)
-                    self.stopping.wait(LOOK_EVERY)
-            finally:
-                self._stop_all()
+                try:
+                    self._go_on()
+                finally:
+                    self._stop_all()
+            except (Py4JError, OSError):
+                if not self.stopping.is_set():
+                    raise
+                self._give_up()
         if self.at_once.is_set():
             raise KeyboardInterrupt
         return self.running
@@ -110,8 +112,8 @@ class Runner:
             if self.stopping.is_set():
                 self.at_once.set()
                 return
+            self.stopping.set()  # first: the next signal may come while this is said
             self.say("stopping after the batches in hand; once more stops at once")
-            self.stopping.set()
 
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -223,6 +225,25 @@ class Runner:
                 continue
             records, errors = _observed(progress) or (progress.numInputRows, 0)
             each.batch, each.rows, each.errors = progress.batchId, each.rows + records, each.errors + errors
+
+    def _go_on(self) -> None:
+        """Start what is to be started, and look after all, until they are over or somebody asks to stop."""
+        with ThreadPoolExecutor() as pool:  # each waits a second, to see whether another wants it too
+            list(pool.map(self._take, self.running))
+        while not self.stopping.is_set() and any(each.is_parked or not each.is_over for each in self.running):
+            for each in self.running:
+                self._look_after(each)
+            self.stopping.wait(LOOK_EVERY)
+
+    def _give_up(self) -> None:
+        """Spark's JVM is gone: who stops a service sends the signal to it as well. A batch in hand is cut off, and the
+        next run does it again.
+        """
+        hush(self.spark)
+        for each in self.running:
+            if not each.is_over:
+                each.query = None
+                self._over(each, State.STOPPED)
 
     def _stop_all(self) -> None:
         """Let every query finish the batch that it is in, then stop it."""
