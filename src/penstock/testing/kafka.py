@@ -6,12 +6,12 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from penstock.errors import ConnectError, OptionError
 from penstock.testing import maven
 from penstock.testing.nats_server import free_port
+from penstock.testing.server import ServerProcess
 
 VERSION = "4.3.1"
 # Without the second it logs nothing.
@@ -77,7 +77,7 @@ def _java() -> str:
     return java
 
 
-class KafkaBroker:
+class KafkaBroker(ServerProcess):
     """A broker, and its controller in the same process, that keeps its topics in `folder`; stopped and started again it
     has them still. Topics are made by whoever needs them, not by the first message.
 
@@ -90,7 +90,6 @@ class KafkaBroker:
         self._temporary = tempfile.TemporaryDirectory(prefix="penstock-kafka-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
         self.port, self.controller_port = port or free_port(), free_port()
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -135,31 +134,6 @@ class KafkaBroker:
                 return True
             time.sleep(0.02)
         return False
-
-    def stop(self) -> None:
-        """End it, politely first."""
-        self._end(terminate=True)
-
-    def kill(self) -> None:
-        """End it as a power cut would."""
-        self._end(terminate=False)
-
-    def _end(self, *, terminate: bool) -> None:
-        process, self.process = self.process, None
-        if process is None:
-            return
-        process.terminate() if terminate else process.kill()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
 
 
 def _gist(said: str) -> str:

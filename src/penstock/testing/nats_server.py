@@ -7,10 +7,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from penstock.errors import ConnectError, OptionError
+from penstock.testing.server import ServerProcess
 
 _GIVEN: set[int] = set()
 
@@ -35,7 +35,7 @@ def binary() -> str:
     return found
 
 
-class NatsServer:
+class NatsServer(ServerProcess):
     """A server that keeps its streams in `folder`; stopped and started again it has them still.
 
     Without a folder they are kept in one that goes when the server object does. `config` is added to the server's
@@ -51,7 +51,6 @@ class NatsServer:
         self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
         self.config, self.executable = config, executable or binary()
         self.port = port or free_port()
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -88,31 +87,3 @@ class NatsServer:
                 return True
             time.sleep(0.02)
         return False
-
-    def stop(self) -> None:
-        """End it, politely first."""
-        self._end(terminate=True)
-
-    def kill(self) -> None:
-        """End it as a power cut would."""
-        self._end(terminate=False)
-
-    def _end(self, *, terminate: bool) -> None:
-        if self.process is None:
-            return
-        if terminate:
-            self.process.terminate()
-        else:
-            self.process.kill()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()

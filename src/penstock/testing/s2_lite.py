@@ -13,11 +13,11 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import ConnectError, OptionError, PenstockError
 from penstock.testing.nats_server import free_port
+from penstock.testing.server import ServerProcess
 
 VERSION = "0.43.4"
 # Without these it takes three times as long, and a test server need not be the fastest there is.
@@ -70,7 +70,7 @@ def _build(cargo: str, cache: Path) -> None:
     say(f"s2-lite is built, in {(time.monotonic() - began) / 60:.0f} minutes")
 
 
-class S2Lite:
+class S2Lite(ServerProcess):
     """A server with one basin. In memory, or in `folder`: stopped and started again it has its streams still."""
 
     def __init__(
@@ -83,7 +83,6 @@ class S2Lite:
     ):
         self.folder, self.basin, self.config, self.port = folder, basin, config or {}, port or free_port()
         self.executable = binary()
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -120,31 +119,6 @@ class S2Lite:
             method="PUT",
         )
         urllib.request.urlopen(request, timeout=5).close()
-
-    def stop(self) -> None:
-        """End it, politely first."""
-        self._end(terminate=True)
-
-    def kill(self) -> None:
-        """End it as a power cut would."""
-        self._end(terminate=False)
-
-    def _end(self, *, terminate: bool) -> None:
-        process, self.process = self.process, None
-        if process is None:
-            return
-        process.terminate() if terminate else process.kill()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
 
 
 if __name__ == "__main__":

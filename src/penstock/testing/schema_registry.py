@@ -11,13 +11,13 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from penstock.errors import ConnectError, OptionError
 from penstock.testing import maven
 from penstock.testing.kafka import QUICK
 from penstock.testing.nats_server import free_port
+from penstock.testing.server import ServerProcess
 
 VERSION = "3.3.3"
 # All of it, with the libraries that it needs, in a file of 150 MB.
@@ -58,7 +58,7 @@ def _app() -> Path:
     return app
 
 
-class SchemaRegistry:
+class SchemaRegistry(ServerProcess):
     """A registry that keeps its schemas in `folder`; stopped and started again it has them still, on the same port.
 
     Without a folder they are kept in one that goes when the object does. Its log is `server.log` in there.
@@ -69,7 +69,6 @@ class SchemaRegistry:
         self._temporary = tempfile.TemporaryDirectory(prefix="penstock-registry-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
         self.port = port or free_port()
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -113,28 +112,3 @@ class SchemaRegistry:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         return False
-
-    def stop(self) -> None:
-        """End it, politely first."""
-        self._end(terminate=True)
-
-    def kill(self) -> None:
-        """End it as a power cut would."""
-        self._end(terminate=False)
-
-    def _end(self, *, terminate: bool) -> None:
-        process, self.process = self.process, None
-        if process is None:
-            return
-        process.terminate() if terminate else process.kill()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
