@@ -10,9 +10,17 @@ import pyarrow as pa
 from penstock.arrow.ddl import sql
 from penstock.codecs import ERROR
 from penstock.errors import OptionError
+from penstock.spark.process import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
+
+# Types that are the same after a way through Arrow, by Spark's names.
+_PLAIN = {
+    "boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string", "binary", "date",
+    "timestamp", "timestamp_ntz",
+}  # fmt: skip
 
 
 class Decoder(Protocol):
@@ -29,6 +37,7 @@ class Decoder(Protocol):
 def decoded(df: "DataFrame", decoder: Decoder, value: str) -> "DataFrame":
     """`df` with the decoded columns and `_error` in place of the column `value`."""
     from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
 
     columns = decoder.columns
     kept = [name for name in df.columns if name not in (value, ERROR)]
@@ -36,11 +45,15 @@ def decoded(df: "DataFrame", decoder: Decoder, value: str) -> "DataFrame":
         if name in columns.names:
             raise OptionError(f"the schema has a column '{name}', which is there already: call it otherwise.")
     types = ", ".join([*(f"`{each.name}`: {sql(each.type)}" for each in columns), f"{ERROR}: STRING"])
-    if not kept:
-        # Without other columns that would have to go through Python too, Spark takes rows at half the cost.
-        return df.select(f.col(f"`{value}`").cast("binary")).mapInArrow(_rows(decoder), types)
-    read = _udf(decoder, f"STRUCT<{types}>")
     others = [f.col(f"`{name}`") for name in kept]
+    beside = _can_go_along(df, kept)
+    if beside is not None:
+        # For a function of whole batches Spark takes half of what it takes to keep rows and join columns to them.
+        decoded_types = StructType.fromDDL(types)
+        assert isinstance(decoded_types, StructType)
+        given = df.select(f.col(f"`{value}`").cast("binary"), *others)
+        return given.mapInArrow(_rows(decoder), StructType([*beside, *decoded_types.fields]))
+    read = _udf(decoder, f"STRUCT<{types}>")
     rows = df.select(*others, read(f.col(f"`{value}`").cast("binary")).alias("__row"))
     return rows.select(*others, *(f.col(f"__row.`{name}`").alias(name) for name in (*columns.names, ERROR)))
 
@@ -55,17 +68,41 @@ def encoded(df: "DataFrame", encoder: Callable[[pa.Array], pa.Array], names: lis
 
 def _rows(decoder: Decoder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_in()
         for batch in batches:
-            structs = decoder(batch.column(0))
-            yield pa.RecordBatch.from_arrays(structs.flatten(), schema=pa.schema(list(structs.type)))
+            value, *others = batch.columns
+            structs = decoder(value)
+            schema = pa.schema([*list(batch.schema)[1:], *structs.type])
+            yield pa.RecordBatch.from_arrays([*others, *structs.flatten()], schema=schema)
 
     return rows
+
+
+def _can_go_along(df: "DataFrame", names: list[str]) -> "list[StructField] | None":
+    """The columns that go to Python and back as they are; None where that would change one of them. A watermark is a
+    note on a column, and Python does not bring it back.
+    """
+    fields = [df.schema[name] for name in names]
+    is_safe = all(not field.metadata and _is_plain(field.dataType) for field in fields)
+    return fields if is_safe else None
+
+
+def _is_plain(type: Any) -> bool:
+    name = type.typeName()
+    if name == "array":
+        return _is_plain(type.elementType)
+    if name == "map":
+        return _is_plain(type.keyType) and _is_plain(type.valueType)
+    if name == "struct":
+        return all(_is_plain(field.dataType) for field in type.fields)
+    return name in _PLAIN
 
 
 def _udf(work: Callable[[pa.Array], pa.Array], type: str) -> Any:
     from pyspark.sql.pandas.functions import arrow_udf
 
     def column(values: pa.Array) -> pa.Array:
+        settle_in()
         return work(values)
 
     return arrow_udf(column, type)  # type: ignore[call-overload] # its stub wants a kind, which the hints tell

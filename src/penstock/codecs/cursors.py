@@ -24,6 +24,7 @@ _HIGH = np.uint64(0x8080808080808080)  # set in each byte that is not the last o
 _PAIRS = np.uint64(0x007F007F007F007F)
 _FOURS = np.uint64(0x00003FFF00003FFF)
 _EIGHTS = np.uint64(0x000000000FFFFFFF)
+_LENGTHS = np.uint64(0x0102030405060708)  # times a bit of byte n: n + 1, in the highest byte
 
 
 class Cursors:
@@ -51,11 +52,16 @@ class Cursors:
 
     def part(self, indices: Ints) -> "Cursors":
         """Some of them, in their order. `join` brings them back."""
+        if len(indices) == len(self):
+            return Cursors(self.data, self.at, self.end, self.rows, self.errors, self.room)
         return Cursors(self.data, self.at[indices], self.end[indices], self.rows[indices], self.errors, self.room)
 
     def join(self, part: "Cursors", indices: Ints) -> None:
         """Go on where a part has come to."""
-        self.at[indices] = part.at
+        if len(indices) == len(self):
+            self.at = part.at
+        else:
+            self.at[indices] = part.at
 
     def fail(self, where: Ints | Mask, why: str) -> None:
         """Give records an error, unless they have one, and go to their end."""
@@ -71,11 +77,12 @@ class Cursors:
 
     def skip(self, count: Ints | int) -> None:
         """Go on by a number of bytes. Who has not so many left breaks off."""
-        left = self.end - self.at
-        short = left < count
+        short = self.end - self.at < count
+        if not short.any():
+            self.at = self.at + count
+            return
         self.at = self.at + np.where(short, 0, count)
-        if short.any():
-            self.fail(short, "breaks off")
+        self.fail(short, "breaks off")
 
     def claim(self, items: Ints) -> Mask:
         """Say how many items come in each record. One that claims more than it can have has an error, and is told."""
@@ -88,14 +95,16 @@ class Cursors:
 
     def varint(self) -> npt.NDArray[np.uint64]:
         """A number of seven bits a byte, the lowest first."""
-        first = self.bytes[np.minimum(self.at, len(self.bytes) - 1)]
-        value = first.astype(np.uint64)
+        first = self.bytes.take(self.at, mode="clip")
         long = np.flatnonzero(first >= 128)
         if not len(long):
             self.skip(1)
-            return value
-        length = np.ones(len(self), np.int64)
-        value[long], length[long] = self._long_varint(self.at[long], self.end[long])
+            return first.astype(np.uint64)
+        if 2 * len(long) > len(self):  # to choose some of them would cost more than it saves
+            value, length = self._long_varint(self.at, self.end)
+        else:
+            value, length = first.astype(np.uint64), np.ones(len(self), np.int64)
+            value[long], length[long] = self._long_varint(self.at[long], self.end[long])
         over = length == _OVER
         if over.any():
             length[over] = 0
@@ -111,7 +120,7 @@ class Cursors:
         stops = ~word & _HIGH
         # The lowest bit that stands says how many bytes there are; where none does, they are more than eight.
         lowest = stops & (~stops + _ONE)
-        length = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) // 8
+        length = (((lowest >> np.uint64(7)) * _LENGTHS) >> np.uint64(56)).view(np.int64)
         word &= lowest * np.uint64(2) - _ONE
         word &= ~_HIGH
         # Seven bits of each byte, side by side: first those of two bytes, then of four, then of all.
@@ -135,19 +144,23 @@ class Cursors:
             octets = self.bytes if len(self.bytes) >= 8 else np.append(self.bytes, np.zeros(8, np.uint8))
             self._words = np.ndarray(len(octets) - 7, "<u8", octets, strides=(1,))
         last = len(self._words) - 1
-        shift = (np.clip(at - last, 0, 7) * 8).astype(np.uint64)
-        words: npt.NDArray[np.uint64] = self._words[np.minimum(at, last)] >> shift
+        words: npt.NDArray[np.uint64] = self._words[np.minimum(at, last)]  # `take` would copy all of them first
+        near = np.flatnonzero(at > last)
+        if len(near):
+            words[near] >>= (np.minimum(at[near] - last, 7) * 8).astype(np.uint64)
         return words
 
     def zigzag(self) -> Ints:
         """A number of seven bits a byte whose lowest bit is the sign."""
         value = self.varint()
-        return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
+        return (value >> _ONE).view(np.int64) ^ -(value & _ONE).view(np.int64)
 
     def fixed(self, width: int) -> npt.NDArray[np.uint8]:
         """As many bytes of each record: a row of the result for each."""
         at = self.at
         self.skip(width)
+        if width <= 8:
+            return self._word(at).view(np.uint8).reshape(-1, 8)[:, :width]
         places = np.minimum(at[:, None] + np.arange(width), len(self.bytes) - 1)
         octets: npt.NDArray[np.uint8] = self.bytes[places]
         return octets
@@ -220,9 +233,9 @@ def with_errors(values: pa.Array, read: Callable[[pa.Array], tuple[pa.RecordBatc
     """A struct for each value: the columns that `read` gives, and `_error`. What has an error has no columns, and a
     null has neither.
     """
-    values = pa.concat_arrays([values.cast(pa.binary())])
-    present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-    rows, errors = read(values if len(present) == len(values) else values.take(pa.array(present)))
+    values = pa.concat_arrays([values.cast(pa.binary())])  # one that begins with its first byte
+    present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False)) if values.null_count else None
+    rows, errors = read(values if present is None else values.take(pa.array(present)))
     arrays = list(rows.columns)
     if errors:
         said = pa.array([errors.get(number) for number in range(len(rows))], pa.string())
@@ -230,6 +243,6 @@ def with_errors(values: pa.Array, read: Callable[[pa.Array], tuple[pa.RecordBatc
     else:
         said = pa.nulls(len(rows), pa.string())
     arrays.append(said)
-    if len(present) != len(values):
+    if present is not None:
         arrays = [together([(present, each)], len(values), each.type) for each in arrays]
     return pa.StructArray.from_arrays(arrays, fields=[*rows.schema, pa.field(ERROR, pa.string())])
