@@ -19,7 +19,7 @@ from typing import Any
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.kit.contract import Guarantee
 from penstock.monitor.metrics import ALIASES, Metrics
-from penstock.monitor.store import Store
+from penstock.watch.store import Store
 from penstock.monitor.view import Told
 from penstock.options import Options, ReadOptions, WriteOptions, table
 from penstock.options.shared import ConnectionOptions

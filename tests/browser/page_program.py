@@ -17,10 +17,10 @@ from penstock.errors import OptionError
 from penstock.kit.figures import Figures
 from penstock.monitor.app import Access, Api
 from penstock.monitor.metrics import Metrics
-from penstock.monitor.progress import Batch, Shard, SourceProgress
 from penstock.monitor.server import Address, Server
-from penstock.monitor.store import Store
 from penstock.monitor.view import Told
+from penstock.watch.progress import Batch, Shard, SourceProgress
+from penstock.watch.store import Store
 
 KEY = "swordfish"
 ONCE = "exactly once"
@@ -55,12 +55,13 @@ class Made:
     run: int = 1
     positions: list[int] = field(default_factory=list)
     counted: int = 0
+    log: list[tuple[float, str]] = field(default_factory=list)
 
     def told(self) -> Told:
         return Told(
             self.key, self.title, self.state, self.guarantee, self.error, self.failures, self.restarts, self.counted,
             self.dead_letters is not None, None if self.due is None else max(0.0, round(self.due - time.time(), 1)),
-            self._flow(),
+            self._flow(), self.log,
         )  # fmt: skip
 
     def _flow(self) -> list[Mapping[str, Any]]:
@@ -212,11 +213,13 @@ class World:
     def _run(self, each: Made) -> None:
         each.state, each.error, each.due, each.failures = "running", "", None, 0
         each.run += 1
+        each.log.append((time.time(), f"running, {each.guarantee}"))
         self.store.started(f"id-{each.key}", f"run-{each.run}", each.key)
 
     def fail(self, key: str, error: str) -> None:
         with self.lock:
             self.made[key].state, self.made[key].error = "failed", error
+            self.made[key].log.append((time.time(), error))
             self.store.ended(f"id-{key}", error)
 
     def all(self) -> list[Told]:

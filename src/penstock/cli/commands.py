@@ -14,6 +14,7 @@ from penstock.cli.lag import lag
 from penstock.cli.lines import cell
 from penstock.cli.peek import newest
 from penstock.cli.put import WithValues, put
+from penstock.cli.run import run
 from penstock.cli.sentences import sentences
 from penstock.cli.streams import streams
 from penstock.cli.tail import tail
@@ -39,7 +40,7 @@ def main(version: Annotated[bool, typer.Option("--version", callback=_version, i
     """NATS, JetStream, S2, Iggy and Kinesis streams for Apache Spark."""
 
 
-for command in (pipelines.run, pipelines.check, pipelines.new, pipelines.convert, pipelines.export, pipelines.schema):
+for command in (run, pipelines.check, pipelines.new, pipelines.convert, pipelines.export, pipelines.schema):
     app.command()(command)
 app.command()(streams)
 app.command()(tail)
@@ -57,9 +58,9 @@ def demo(
 ) -> None:
     """Read a stream of made-up orders with Spark, on a server of its own, and prove that none is missing."""
     with sentences():
-        from penstock.cli.demo import run
+        from penstock.cli.demo import run as run_demo
 
-        run(console, records, master)
+        run_demo(console, records, master)
 
 
 @app.command()

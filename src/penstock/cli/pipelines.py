@@ -1,12 +1,10 @@
-"""`penstock run` and `check`: pipelines from files. Knows typer and rich; all that it shows comes from the library."""
+"""Commands about pipeline files. Knows typer and rich; all that they show comes from the library."""
 
-import contextlib
 import json
-import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,82 +17,9 @@ from penstock.cli.sentences import sentences
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:  # Spark takes seconds to import, and other commands need none
-    from penstock.monitor.server import Address
     from penstock.pipelines.new import Question
-    from penstock.pipelines.runner import Runner
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Pipeline files, or folders of them.")]
-
-
-def run(
-    files: Files,
-    master: Annotated[str | None, typer.Option(help="Where Spark runs; local[*] by default.")] = None,
-    remote: Annotated[str | None, typer.Option(help="A Spark Connect server, such as sc://host:15002.")] = None,
-    http: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Serve metrics and a live page, such as at 127.0.0.1:8686.")
-    ] = None,
-    http_cert: Annotated[Path | None, typer.Option(help="A certificate, to serve them by TLS.")] = None,
-    http_cert_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
-) -> None:
-    """Run pipelines, each until it is stopped or has read all that it should."""
-    with sentences():
-        from penstock.pipelines.application import session, stop
-        from penstock.pipelines.load import load
-        from penstock.pipelines.runner import Runner, State
-
-        logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-        pipelines = load(files)
-        enabled = [pipeline for pipeline in pipelines if pipeline.enabled]
-        for pipeline in pipelines:
-            if not pipeline.enabled:
-                say(f"{pipeline.key}: not enabled")
-        if not enabled:
-            raise OptionError("no pipeline is enabled: there is nothing to run.")
-        address = _address(http, http_cert, http_cert_key)
-        spark = session(enabled, master=master, remote=remote, say=say)
-        try:
-            runner = Runner(spark, enabled, say)
-            with _observed(runner, address):
-                states = runner.run()
-        finally:
-            stop(spark)
-    if any(each.state is State.FAILED for each in states):
-        raise typer.Exit(1)
-
-
-def _address(http: str | None, cert: Path | None, cert_key: Path | None) -> "Address | None":
-    """Where to serve; None where nobody asked for it. An OptionError before Spark starts."""
-    if http is None:
-        if cert or cert_key:
-            raise OptionError("--http-cert and --http-cert-key are for --http: say where to serve.")
-        return None
-    from penstock.monitor.needed import require
-
-    require()
-    from penstock.monitor.server import Address
-
-    files = {name: str(file) if file else None for name, file in (("cert", cert), ("cert_key", cert_key))}
-    return Address.parse(http, key=os.environ.get("PENSTOCK_API_KEY") or None, **files)
-
-
-@contextlib.contextmanager
-def _observed(runner: "Runner", address: "Address | None") -> Iterator[None]:
-    """Serve what is known of the pipelines, while they run. A key that was made up is shown to a terminal only."""
-    if address is None:
-        yield
-        return
-    from penstock.cli.dead_letters import letters
-    from penstock.monitor.observer import observe
-    from penstock.monitor.pipelines import RunningPipelines
-
-    with observe(runner.spark, address, pipelines=RunningPipelines(runner, letters)) as observer:
-        if address.key is not None:
-            say(f"serving {observer.url}")
-        elif console().is_terminal:
-            say(f"serving {observer.url}/#key={observer.key}")
-        else:
-            say(f"serving {observer.url}; set PENSTOCK_API_KEY to give orders there")
-        yield
 
 
 def check(

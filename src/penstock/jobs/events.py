@@ -4,15 +4,15 @@ An event of progress has all that a query tells of a batch, as `query.lastProgre
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.checkpoints.entries import Offset, is_kafka
+from penstock.checkpoints.entries import Offset
 from penstock.errors import OptionError
 from penstock.jobs.rows import LONG_AGO, Job, harmless, merged, moment, number
-from penstock.planning.checkpoint import distance
 from penstock.spark.said import said
+from penstock.watch.progress import source_of
 
 _QUERY = '{"Event":"org.apache.spark.sql.streaming.StreamingQueryListener$'
 _APPLICATION = '{"Event":"SparkListenerApplication'
@@ -88,9 +88,13 @@ def of_progress(progress: Mapping[str, Any]) -> Job:
     """What one event of progress tells: also of a query that one asks for its last progress."""
     when = moment(progress["timestamp"])
     sources = [source for source in progress.get("sources") or [] if isinstance(source, Mapping)]
-    lags = [_lag(source) for source in sources]
-    known = [lag for lag in lags if lag is not None]
-    late = [seconds for source in sources if (seconds := _lag_seconds(source)) is not None]
+    told = [source_of(source) for source in sources]
+    known = [source.lag for source in told if source.lag is not None]
+    late = [source.lag_seconds for source in told if source.lag_seconds is not None]
+    types = [
+        harmless(each.format)[:40] or type_of(source.get("endOffset"))
+        for each, source in zip(told, sources, strict=True)
+    ]
     batch = number(progress.get("batchId"))
     return Job(
         str(progress["id"]),
@@ -102,25 +106,9 @@ def of_progress(progress: Mapping[str, Any]) -> Job:
         rate=sum(number(source.get("processedRowsPerSecond")) or 0.0 for source in sources),
         lag=sum(known) if known else None,
         lag_seconds=max(late, default=None),
-        sources=_types(sources),
+        sources=tuple(dict.fromkeys(filter(None, types))),
         told=when or LONG_AGO,
     )
-
-
-def _types(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(filter(None, map(_type, sources))))
-
-
-def _type(source: Mapping[str, Any]) -> str:
-    """What a source reads: by the mark of our own, by Spark's description, or by the shape of its positions."""
-    latest = _body(source.get("latestOffset"))
-    if isinstance(latest, Mapping) and isinstance(latest.get("format"), str):
-        return harmless(latest["format"])[:40]
-    described = str(source.get("description", ""))
-    for beginning, name in (("Kafka", "kafka"), ("Rate", "rate"), ("FileStream", "files")):
-        if described.startswith(beginning):
-            return name
-    return type_of(source.get("endOffset"))
 
 
 def type_of(offset: Any) -> str:
@@ -128,29 +116,3 @@ def type_of(offset: Any) -> str:
     text = offset if isinstance(offset, str) else json.dumps(offset)
     kind = Offset.parse(text).kind
     return kind if kind in ("kafka", "files", "penstock") else ""
-
-
-def _lag(source: Mapping[str, Any]) -> int | None:
-    end, latest = _body(source.get("endOffset")), _body(source.get("latestOffset"))
-    if is_kafka(end) and is_kafka(latest):
-        pairs = [(at, end.get(topic, {}).get(part)) for topic in latest for part, at in latest[topic].items()]
-        return sum(max(0, int(head) - int(at)) for head, at in pairs if at is not None)
-    behind = distance(end, latest)
-    return sum(behind.values()) if behind else None
-
-
-def _lag_seconds(source: Mapping[str, Any]) -> float | None:
-    latest = _body(source.get("latestOffset"))
-    metrics = latest.get("metrics") if isinstance(latest, Mapping) else None
-    millis = number(metrics.get("lagMs")) if isinstance(metrics, Mapping) else None
-    return None if millis is None else millis / 1000
-
-
-def _body(offset: Any) -> Any:
-    """An offset, which is JSON inside of JSON in some places and text in others."""
-    if not isinstance(offset, str):
-        return offset
-    try:
-        return json.loads(offset)
-    except ValueError:
-        return None

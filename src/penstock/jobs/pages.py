@@ -23,9 +23,11 @@ class Missing(ConnectError):  # noqa: N818 - what happened, and the base says th
 
 
 class Site:
-    """A web server by its address, which may have a user and a password. Messages show neither."""
+    """A web server by its address, which may have a user and a password. `key` is sent as the header `api-key`.
+    Messages show none of them.
+    """
 
-    def __init__(self, url: str, timeout: float = TIMEOUT):
+    def __init__(self, url: str, timeout: float = TIMEOUT, *, key: str = ""):
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             host, port = parts.hostname, parts.port
@@ -33,7 +35,7 @@ class Site:
             host, port = None, None
         if parts.scheme not in ("http", "https") or not host:
             raise OptionError(f"'{harmless(url)}' is no address of a web server: write http://HOST:PORT.")
-        self.timeout = timeout
+        self.timeout, self._key = timeout, key
         self._login = parts.netloc.rpartition("@")[0]
         netloc = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
         self.url = urlunsplit((parts.scheme, netloc, parts.path.rstrip("/"), "", ""))
@@ -59,6 +61,8 @@ class Site:
         headers = {"Accept": "application/json, text/html"}
         if self._login:
             headers["Authorization"] = f"Basic {base64.b64encode(self._login.encode()).decode()}"
+        if self._key:
+            headers["api-key"] = self._key
         where = self.url + path
         try:
             with self._opener.open(urllib.request.Request(where, headers=headers), timeout=self.timeout) as answer:

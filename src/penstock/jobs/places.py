@@ -2,6 +2,7 @@
 checkpoints, and the API of our own runner. Asks them; what they answer is known to others here.
 """
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from penstock.jobs import spark_ui
 from penstock.jobs.event_logs import EventLogs
 from penstock.jobs.events import type_of
 from penstock.jobs.pages import TIMEOUT, Missing, Site
-from penstock.jobs.rows import Job, harmless, merged, moment, number
+from penstock.jobs.rows import Job, harmless, merged, number
 
 # Where Spark puts its UI: the first port that is free. Seconds for each to answer.
 PORTS, PROBE = range(4040, 4050), 3.0
 # Applications of a history server, and folders in folders.
 MOST_APPLICATIONS, DEEPEST = 50, 8
+
+LAST = 253_402_300_799  # the last second that a datetime has
 
 
 @dataclass
@@ -172,8 +175,8 @@ def _is_held(folder: storage.Folder) -> bool:
 
 
 def _api(url: str) -> tuple[list[Job], list[str]]:
-    """The pipelines of a runner of ours, by its API."""
-    site = Site(url)
+    """The pipelines of a runner of ours, by its API. Off loopback it wants the key, which the environment has."""
+    site = Site(url, key=os.environ.get("PENSTOCK_API_KEY", ""))
     answer = site.json("/pipelines")
     if not isinstance(answer, list) or not all(isinstance(each, dict) and "key" in each for each in answer):
         raise ConnectError(f"{site.url}/pipelines answers with something else than a list of pipelines.")
@@ -183,16 +186,18 @@ def _api(url: str) -> tuple[list[Job], list[str]]:
 def of_pipeline(body: dict[str, Any], place: str) -> Job:
     """A pipeline as the API of a runner tells it. What it does not tell is left out."""
     key = harmless(body.get("key"))
-    batch, lag = number(body.get("batch")), number(body.get("lag"))
+    batch, lag, at = number(body.get("batch")), number(body.get("lag")), number(body.get("at"))
+    sources = body.get("sources")
     return Job(
-        str(body.get("id") or f"{place}/pipelines/{key}"),
+        harmless(body.get("query")) or f"{place}/pipelines/{key}",
         key,
         state=harmless(body.get("state")),
         batch=None if batch is None else int(batch),
-        seen=moment(body.get("seen")),
+        seen=None if at is None or not 0 < at < LAST else datetime.fromtimestamp(at, UTC),
         rate=number(body.get("rate")),
         lag=None if lag is None else int(lag),
-        sources=tuple(filter(None, [harmless(body.get("source"))])),
+        lag_seconds=number(body.get("lag_seconds")),
+        sources=tuple(harmless(each)[:40] for each in sources[:20]) if isinstance(sources, list) else (),
         error=harmless(body.get("error")),
         places=(place,),
         told=datetime.now(UTC),

@@ -15,7 +15,7 @@ from penstock.kit.process_cache import shared
 
 @dataclass
 class Figures:
-    """Counters. All but `waited` are whole numbers."""
+    """Counters. Seconds have fractions; all else are whole numbers."""
 
     rows: int = 0  # read or written
     bytes: int = 0
@@ -26,6 +26,10 @@ class Figures:
     skipped: int = 0  # records that were lost before they were read, or that are not rows
     dropped: int = 0  # messages for which the buffer had no room
     already_there: int = 0  # rows that an earlier attempt had written
+    acks: int = 0  # messages that a consumer has acknowledged
+    ack_delay: float = 0.0  # seconds from the delivery of these to their acknowledgement, all added up
+    writes: int = 0  # partitions that tasks have written
+    write_time: float = 0.0  # seconds that these took, all added up
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

@@ -28,9 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.errors import PenstockError
 from penstock.monitor import metrics, view
 from penstock.monitor.openapi import description
-from penstock.monitor.store import Store
+from penstock.watch.store import Store
 
 EVERY = 1.0  # seconds between two events at least
+FRESH = 0.5  # seconds for which metrics are not made again
 MOST_BODY = 64 << 10
 VERBS = ("stop", "start", "restart", "rewind")
 HEADERS = {
@@ -102,6 +103,7 @@ class Api:
         self._text = ""  # the newest overview, made once for all who listen
         self._version = 0
         self._news = asyncio.Event()
+        self._metrics, self._measured_at, self._measuring = b"", (-FRESH, -1), asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_ending = False
 
@@ -206,9 +208,14 @@ class Api:
         """Figures of the whole program."""
         return JSONResponse(view.stats(self.store, self.pipelines, self.began))
 
-    def metrics(self, request: Request) -> Response:
-        """Metrics for Prometheus."""
-        return Response(metrics.text(self.measured), media_type=metrics.CONTENT_TYPE)
+    async def metrics(self, request: Request) -> Response:
+        """Metrics for Prometheus. Whoever asks again within half a second gets the same, unless there is news."""
+        async with self._measuring:
+            now = time.monotonic(), self.store.changes
+            if now[0] - self._measured_at[0] > FRESH or now[1] != self._measured_at[1]:
+                self._metrics = await run_in_threadpool(metrics.text, self.measured)
+                self._measured_at = now
+        return Response(self._metrics, media_type=metrics.CONTENT_TYPE)
 
     def openapi(self, request: Request) -> Response:
         """The description of all this."""

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.kit.figures import Figures
-from penstock.monitor.store import BUCKETS, Store, Watched
+from penstock.watch.store import BUCKETS, Store, Watched
 
 if TYPE_CHECKING:
     from penstock.monitor.view import Pipelines
@@ -39,6 +39,10 @@ FIGURES = {
     "skipped": Figure("penstock_records_skipped", "Records that were lost before they were read, or that are no rows."),
     "dropped": Figure("penstock_records_dropped", "Messages for which the buffer had no room."),
     "already_there": Figure("penstock_records_already_there", "Rows that an earlier attempt had written."),
+    "acks": Figure("penstock_acks", "Messages of a consumer that were acknowledged."),
+    "ack_delay": Figure("penstock_ack_delay_seconds", "Seconds from their delivery to that, of all together."),
+    "writes": Figure("penstock_writes", "Partitions of batches that tasks have written."),
+    "write_time": Figure("penstock_write_seconds", "Seconds that these took, of all together."),
 }
 # What others call the same, for those who come from there: see docs/observing.md.
 ALIASES = {

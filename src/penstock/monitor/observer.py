@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connectors import FORMATS, connector
+from penstock.monitor import otel
 from penstock.monitor.app import Access, Api
-from penstock.monitor.listener import listen
 from penstock.monitor.metrics import Metrics
+from penstock.monitor.needed import exports
 from penstock.monitor.server import Address, Server, new_key
-from penstock.monitor.store import Store
 from penstock.monitor.view import Pipelines
 from penstock.spark.progress import accumulate, counted
+from penstock.watch.listener import listen
+from penstock.watch.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,27 +22,35 @@ if TYPE_CHECKING:
 
 @dataclass
 class Observer:
-    """Watches the queries of a session until it is stopped. `key` is what orders must name."""
+    """Watches the queries of a session until it is stopped. `key` is what orders must name. `server`: None where
+    metrics are only sent away.
+    """
 
     spark: "SparkSession"
     store: Store
-    server: Server
+    server: Server | None
     key: str
     _listener: Any
     _reporting: Sequence[Any]  # formats as they were before their tasks reported
+    _export: otel.Export | None = None
 
     @property
     def url(self) -> str:
         """Where the page is."""
+        assert self.server is not None
         return self.server.url
 
     def stop(self) -> None:
         """Watch no longer. The queries go on, and tasks of those that start from now on report nothing."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships no types
 
-        self.server.stop()
+        if self._export is not None:
+            self._export.stop()
+        if self.server is not None:
+            self.server.stop()
         with suppress(Py4JError, OSError):  # a signal may have ended Spark's JVM as well
-            self.spark.streams.removeListener(self._listener)
+            if self._listener is not None:
+                self.spark.streams.removeListener(self._listener)
             for known in self._reporting:
                 self.spark.dataSource.register(known)
 
@@ -52,16 +62,26 @@ class Observer:
 
 
 def observe(
-    spark: "SparkSession", address: str | Address = "127.0.0.1:0", *, pipelines: Pipelines | None = None
+    spark: "SparkSession",
+    address: str | Address | None = "127.0.0.1:0",
+    *,
+    pipelines: Pipelines | None = None,
+    store: Store | None = None,
 ) -> Observer:
-    """Watch all streaming queries of a session: metrics, JSON and a page at `.url`. See `penstock.observe`."""
+    """Watch all streaming queries of a session: metrics, JSON and a page at `.url`. See `penstock.observe`. A `store`
+    that is given has somebody who fills it. Without an address nothing is served: metrics go to the collector of
+    OpenTelemetry that the environment names.
+    """
     place = Address.parse(address) if isinstance(address, str) else address
-    store, key = Store(), place.key or new_key()
+    key = (place.key if place is not None else None) or new_key()
+    own, store = store is None, store or Store()
+    measured, server = Metrics(store, pipelines, counted), None
+    if place is not None:
+        api = Api(store, pipelines, measured, Access(place.host, key))
+        server = Server(api.app(), place, api.end).start()
     reporting = [] if _is_connect(spark) else _let_tasks_report(spark)
-    measured = Metrics(store, pipelines, counted)
-    api = Api(store, pipelines, measured, Access(place.host, key))
-    server = Server(api.app(), place, api.end).start()
-    return Observer(spark, store, server, key, listen(spark, store), reporting)
+    export = otel.Export(measured).start() if exports() else None
+    return Observer(spark, store, server, key, listen(spark, store) if own else None, reporting, export)
 
 
 def _let_tasks_report(spark: "SparkSession") -> list[Any]:

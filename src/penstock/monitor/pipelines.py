@@ -44,10 +44,11 @@ class RunningPipelines:
             error=each.error if is_waiting or each.state is State.FAILED else "",
             failures=each.failures,
             restarts=each.restarts,
-            errors=each.errors,
+            errors=self.runner.store.totals(pipeline.key)[1],
             has_dead_letters=pipeline.dead_letters is not None,
             restarts_in=max(0.0, round(each.due - time.monotonic(), 1)) if is_waiting else None,
             flow=self._flows[pipeline.key],
+            log=list(each.log),
         )
 
 

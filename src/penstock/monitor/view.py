@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from penstock import __version__
 from penstock.kit.figures import Figures
-from penstock.monitor.progress import Batch, SourceProgress
-from penstock.monitor.store import Point, Store, Watched
+from penstock.watch.progress import Batch, SourceProgress
+from penstock.watch.store import Point, Store, Watched
 
 RUNNING, ENDED, FAILED = "running", "stopped", "failed"
 
@@ -31,6 +31,7 @@ class Told:
     has_dead_letters: bool = False
     restarts_in: float | None = None  # seconds
     flow: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    log: Sequence[tuple[float, str]] = ()  # what was said of it, and when
 
 
 class Pipelines(Protocol):
@@ -59,7 +60,11 @@ def one(store: Store, pipelines: Pipelines | None, key: str) -> dict[str, Any] |
         if told is None:
             return None
         query = store.named(key)
-        more: dict[str, Any] = {"flow": list(told.flow), "takes_orders": pipelines is not None}
+        more: dict[str, Any] = {
+            "flow": list(told.flow),
+            "log": [[round(at, 1), line] for at, line in told.log],
+            "takes_orders": pipelines is not None,
+        }
         if query is not None:
             more |= {
                 "history": [_point(point) for point in query.points],
@@ -79,6 +84,7 @@ def short(told: Told, query: Watched | None) -> dict[str, Any]:
         "name": told.title,
         "state": told.state,
         "guarantee": told.guarantee,
+        "sources": [part["type"] for part in told.flow if part["part"] == "source"],
         "error": told.error,
         "failures": told.failures,
         "restarts": told.restarts,
@@ -110,6 +116,7 @@ def _told(store: Store, pipelines: Pipelines | None) -> Sequence[Told]:
             state=RUNNING if query.is_active else FAILED if query.error else ENDED,
             guarantee="",
             error=query.error,
+            log=list(query.log),
             flow=[{"part": "source", "type": s.format} for s in query.last.sources] if query.last else [],
         )
         for query in newest.values()

@@ -17,13 +17,13 @@ from penstock.pipelines import rows as steps
 from penstock.pipelines.functions import imported
 from penstock.pipelines.pipeline import FILES, Pipeline, SinkEnd
 from penstock.pipelines.transforms import apply
+from penstock.watch.progress import OBSERVED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 LIST, BY_BATCH = "_spark_metadata", "query_id="  # where files of a lone sink are listed; folders of one among several
-OBSERVED = "penstock"  # the figures of a pipeline in Spark's progress events
 # What was thrown, or caused it, where a query was stopped in the middle of a batch.
 _INTERRUPTION = re.compile(r"^(?:: |Caused by: )(java\.\S*Interrupt\w*Exception)", re.MULTILINE)
 SINKS = "penstock.sinks"  # a file of the checkpoint: several sinks, each with the first batch that it was written

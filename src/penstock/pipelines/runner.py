@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from penstock.pipelines.application import hush
 from penstock.pipelines.failures import in_its_words, is_of_the_file, sentence
 from penstock.pipelines.pipeline import Pipeline
 from penstock.pipelines.restore import restore
+from penstock.watch.listener import watching
+from penstock.watch.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 LOOK_EVERY = 0.2
 STOP_EVERY = 0.01  # quicker than Spark plans the next batch
 STOP_WITHIN = 60.0
+TOLD_WITHIN = 5.0  # what a query did is known when Spark's events have come through
+LINES = 100  # of what was said of a pipeline
 TAKEN_OVER = "another run has taken over its checkpoint"
 
 
@@ -57,9 +62,15 @@ class Running:
     restarts: int = 0
     rows: int = 0
     errors: int = 0
-    batch: int = -1
     due: float = 0.0  # when to start again
     began: float = field(default_factory=time.monotonic)
+    log: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LINES))  # when, and what was said
+
+    def tell(self, text: str) -> None:
+        """Say lines about it, and keep them."""
+        for line in text.splitlines():
+            self.log.append((time.time(), line))
+            self.say(f"{self.pipeline.key}: {line}")
 
     @property
     def is_over(self) -> bool:
@@ -68,7 +79,7 @@ class Running:
 
 
 class Runner:
-    """Runs pipelines until all are done or have failed for good, or somebody asks to stop."""
+    """Runs pipelines until all are done or have failed for good, or somebody asks to stop. `store`: what they did."""
 
     def __init__(
         self,
@@ -81,6 +92,7 @@ class Runner:
         self.spark, self.say, self.start = spark, say, start
         self.running = [Running(pipeline, say) for pipeline in pipelines if pipeline.enabled]
         self.stopping, self.at_once = threading.Event(), threading.Event()
+        self.store = Store()
 
     def run(self) -> list[Running]:
         """Run all of them to their end. What failed for good has the state FAILED, with its last error. A
@@ -88,7 +100,7 @@ class Runner:
         """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships no types
 
-        with self._signals():
+        with self._signals(), watching(self.spark, self.store):
             try:
                 try:
                     self._go_on()
@@ -134,14 +146,13 @@ class Runner:
             elif time.monotonic() >= each.due:
                 self._start(each)
             return
-        is_active = each.query.isActive
-        self._count(each)  # after that look: what has ended has told all that it will
-        if is_active:
+        if each.query.isActive:
             each.state = State.RUNNING
             if each.failures and time.monotonic() - each.began > each.pipeline.restart.reset_after:
                 each.failures = 0
             return
         problem = each.query.exception()
+        self._count(each)
         each.query = None
         if each.is_lost:
             self._failed(each, TAKEN_OVER, for_good=True)
@@ -156,14 +167,14 @@ class Runner:
         try:
             restored = restore(pipeline)
             if restored:
-                each.say(f"{pipeline.key}: {restored}")
+                each.tell(restored)
             each.lease = Lease(pipeline.location, on_lost=lambda: self._lost(each)).take()
         except PenstockError as problem:
             self._failed(each, str(problem), for_good=True)
 
     def begin_again(self, each: Running) -> None:
         """Start a pipeline that is over, as if it had never failed. FAILED where its checkpoint is in use."""
-        each.is_lost, each.batch, each.failures, each.error = False, -1, 0, ""
+        each.is_lost, each.failures, each.error = False, 0, ""
         self._take(each)
         if each.lease is not None:
             each.due, each.is_parked, each.state = 0.0, False, State.STARTING
@@ -179,7 +190,7 @@ class Runner:
             each.state = State.RUNNING
             if each.is_lost:  # while it started
                 each.query.stop()
-            each.say(f"{pipeline.key}: running, {pipeline.guarantee()}")
+            each.tell(f"running, {pipeline.guarantee()}")
         except Exception as problem:
             if not isinstance(problem, PenstockError) and not type(problem).__module__.startswith(("pyspark", "py4j")):
                 raise
@@ -201,9 +212,7 @@ class Runner:
         wait = min(restart.max_backoff, restart.backoff * 2 ** (each.failures - 1))
         each.state, each.due, each.restarts = State.WAITING, time.monotonic() + wait, each.restarts + 1
         left = restart.max_restarts - each.failures
-        each.say(
-            f"{each.pipeline.key}: {why}\n{each.pipeline.key}: starts again in {wait:g} s ({left} more after that)"
-        )
+        each.tell(f"{why}\nstarts again in {wait:g} s ({left} more after that)")
 
     def _over(self, each: Running, state: State) -> None:
         each.state = state
@@ -212,19 +221,16 @@ class Runner:
             each.lease = None
         if state is State.FAILED:
             failures = count_of(each.failures, "failure")
-            each.say(f"{each.pipeline.key}: stays down, after {failures}\n{each.pipeline.key}: {each.error}")
+            each.tell(f"stays down, after {failures}\n{each.error}")
         else:
             errors = f", {count_of(each.errors, 'error')}" if each.errors else ""
-            each.say(f"{each.pipeline.key}: {state}, {count_of(each.rows, 'record')}{errors}")
+            each.tell(f"{state}, {count_of(each.rows, 'record')}{errors}")
 
     def _count(self, each: Running) -> None:
-        """Add up what the progress events since the last look tell."""
+        """Add up what its queries have told. They have ended."""
         assert each.query is not None
-        for progress in each.query.recentProgress:
-            if progress.batchId <= each.batch or not progress.numInputRows:
-                continue
-            records, errors = _observed(progress) or (progress.numInputRows, 0)
-            each.batch, each.rows, each.errors = progress.batchId, each.rows + records, each.errors + errors
+        self.store.wait_for_end(str(each.query.runId), TOLD_WITHIN)
+        each.rows, each.errors = self.store.totals(each.pipeline.key)
 
     def _go_on(self) -> None:
         """Start what is to be started, and look after all, until they are over or somebody asks to stop."""
@@ -273,16 +279,6 @@ class Runner:
         if problem is not None:
             each.error, each.failures = sentence(problem), each.failures + 1
         self._over(each, State.STOPPED if problem is None else State.FAILED)
-
-
-def _observed(progress: Any) -> tuple[int, int] | None:
-    """The records of a batch and the errors among them, where they were decoded."""
-    row = progress.observedMetrics.get(job.OBSERVED)
-    if row is None:
-        return None
-    figures = row.asDict()
-    records, errors = figures["values"] if "schema" in figures else (figures["records"], figures["errors"])  # Connect's
-    return records, errors
 
 
 def count_of(number: int, what: str) -> str:

@@ -1,6 +1,7 @@
 """Spark's writers: they open sinks and hand rows to them. Knows no server."""
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -60,7 +61,7 @@ class _Writing(Border, Generic[Write]):
 
     def _write(self, batches: Iterator[pa.RecordBatch], origin: Origin) -> Done:
         settle_in()
-        rows, before = 0, so_far()
+        rows, before, began = 0, so_far(), time.monotonic()
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal rows
@@ -76,7 +77,8 @@ class _Writing(Border, Generic[Write]):
             sink.close()
         if receipt.rows != rows:
             raise ProtocolError(f"{origin} was given {rows:,} rows, but has a receipt for {receipt.rows:,}: {receipt}.")
-        count(rows=receipt.rows, already_there=receipt.known)
+        spent = time.monotonic() - began
+        count(rows=receipt.rows, already_there=receipt.known, writes=1, write_time=spent)
         figures = (so_far() - before).as_json()
         report(self.connector.accumulator, "write", figures)
         return Done(receipt, figures)

@@ -22,7 +22,7 @@ from penstock.clients.nats import wire
 from penstock.clients.nats.client import Connection
 from penstock.clients.nats.frames import frames
 from penstock.clients.nats.pool import connect, keep
-from penstock.connectors.jetstream.floor import ACK, Deliveries, safe, with_acks
+from penstock.connectors.jetstream.floor import ACK, Deliveries, Floats, safe, with_acks
 from penstock.connectors.jetstream.options import JetStreamOptions
 from penstock.errors import Disconnected, OptionError, PenstockError
 from penstock.kit import figures
@@ -211,7 +211,8 @@ class DurableSource(BufferedSource):
                 return
             while self._owed.size():
                 _confirm(calls.connection, self._owed.reply[:ACKS])
-                self._owed = Deliveries(*(column[ACKS:] for column in self._owed))
+                _count_acks(self._owed.came[:ACKS])
+                self._owed = self._owed.rest(ACKS)
 
     def _acknowledge_all(self, calls: Calls) -> None:
         """Acknowledge with ack=all, as far as it is safe. Warns where that waits for long."""
@@ -224,6 +225,7 @@ class DurableSource(BufferedSource):
         if row is not None:
             last = int(self._owed.sequence[row])
             _confirm(calls.connection, self._owed.reply[row : row + 1])
+            _count_acks(self._owed.came[self._owed.sequence <= last])
             self._owed = self._owed.after(last)
             self._owed_since = None
         now = time.monotonic()
@@ -256,7 +258,12 @@ class DurableSource(BufferedSource):
         replies = segments(messages.lines, messages.sid_end + 1, messages.reply_end).cast(pa.string())
         first = pc.match_substring_regex(replies, FIRST_DELIVERY)
         figures.count(redelivered=len(replies) - (pc.sum(first).as_py() or 0))
-        return with_acks(batch, replies)
+        return with_acks(batch, replies, time.monotonic())
+
+
+def _count_acks(came: Floats) -> None:
+    """Count messages that are acknowledged now, and how long they waited for it."""
+    figures.count(acks=len(came), ack_delay=float((time.monotonic() - came).sum()))
 
 
 def _confirm(connection: Connection, replies: pa.Array) -> None:

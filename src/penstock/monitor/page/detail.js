@@ -4,7 +4,7 @@ import { attribute, compact, el, health, isGrowing, number, put, rate, seconds, 
 import { get, now, pathOf } from "./live.js";
 import { Flow } from "./flow.js";
 import { LineChart, StageChart } from "./charts.js";
-import { Batches, Configuration, DeadLetters, Shards, troubles } from "./panels.js";
+import { Batches, Configuration, DeadLetters, Log, Shards, troubles } from "./panels.js";
 import { Orders } from "./orders.js";
 
 const FIGURES = [
@@ -57,13 +57,14 @@ export class Detail {
     this.stages = new StageChart();
     this.shards = new Shards();
     this.batches = new Batches();
+    this.log = new Log();
     this.configuration = new Configuration();
     this.letters = new DeadLetters(key);
     this.body = el("div", {}, el("dl.figures", {}, ...this.figures), this.lastLine,
       el("section.panel", { "aria-label": "Flow" }, el("h2", {}, "Flow"), this.flow.node),
       el("section.panel", { "aria-label": "The last hour" }, el("h2", {}, "The last hour"),
         el("div.charts", {}, ...this.charts.map(([chart]) => chart.node), this.stages.node)),
-      this.letters.node, this.shards.node, this.batches.node, this.configuration.node);
+      this.letters.node, this.shards.node, this.batches.node, this.log.node, this.configuration.node);
     place.replaceChildren(
       el("nav", { "aria-label": "Where you are" }, el("a.back", { href: "#/" }, "← All pipelines")),
       el("div.head", {}, el("div", {}, this.heading, this.state), this.orders.node),
@@ -116,6 +117,7 @@ export class Detail {
     this.stages.update(it.batches || []);
     this.shards.update(it.sources || []);
     this.batches.update(it.batches || []);
+    this.log.update(it.log || []);
     this.configuration.update(it.flow);
     this.letters.update(it);
   }

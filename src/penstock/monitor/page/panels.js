@@ -1,4 +1,4 @@
-// Tables of one pipeline: shards, batches, configuration, dead letters. Rows are kept and their text is changed.
+// Tables of one pipeline: shards, batches, log, configuration, dead letters. Rows are kept and their text is changed.
 
 import { attribute, el, moment, number, plural, put, seconds, UNKNOWN } from "./format.js";
 import { get, pathOf } from "./live.js";
@@ -109,6 +109,23 @@ function ends(sources) {
   if (all.length <= 2) return all.join(", ") || UNKNOWN;
   const rest = el("p", {}, all.slice(2).join(", "));
   return el("details", {}, el("summary", {}, `${all.slice(0, 2).join(", ")} and ${all.length - 2}${all.length === 20 ? " or more" : ""} others`), rest);
+}
+
+/** What the program said of it, the newest first. */
+export class Log {
+  constructor() {
+    this.list = el("ol.log");
+    this.node = panel("Log", scrolling("Log", this.list));
+    this.seen = "";
+  }
+
+  update(lines) {
+    const seen = lines.length ? `${lines.length} ${lines[0][0]} ${lines.at(-1)}` : "";
+    this.node.hidden = !lines.length;
+    if (seen === this.seen) return;
+    this.seen = seen;
+    this.list.replaceChildren(...lines.toReversed().map(([at, text]) => el("li", {}, el("span.note", {}, moment(at)), " ", text)));
+  }
 }
 
 const PARTS = { source: "Source", transform: "Step", sink: "Sink", dead_letters: "Dead letters" };

@@ -7,8 +7,10 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from penstock.kit.figures import Figures
-from penstock.planning.checkpoint import VERSION, Checkpoint
+from penstock.planning.checkpoint import Checkpoint, is_ours
 
+# How Spark's own sources describe themselves.
+_DESCRIBED = (("Kafka", "kafka"), ("Rate", "rate"), ("FileStream", "files"))
 OBSERVED = "penstock"  # the name under which a pipeline observes its records and errors
 
 
@@ -62,7 +64,7 @@ class Batch:
 def parse(progress: Mapping[str, Any]) -> Batch:
     """A progress event of Spark, as its JSON."""
     number = progress["batchId"]
-    observed = progress.get("observedMetrics", {}).get(OBSERVED, {})
+    observed = _observed(progress.get("observedMetrics", {}).get(OBSERVED))
     written = progress.get("sink", {}).get("numOutputRows", -1)
     return Batch(
         query=progress["id"],
@@ -70,28 +72,38 @@ def parse(progress: Mapping[str, Any]) -> Batch:
         name=progress.get("name") or progress["id"],
         number=number,
         at=datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp(),
-        rows=progress.get("numInputRows", 0),
+        # Where records are decoded, they are counted then: Spark counts those twice that several sinks read.
+        rows=observed.get("records", progress.get("numInputRows", 0)),
         seconds={stage: ms / 1000 for stage, ms in progress.get("durationMs", {}).items()},
-        sources=tuple(map(_source, progress.get("sources", []))),
+        sources=tuple(map(source_of, progress.get("sources", []))),
         written=written if written >= 0 else None,
-        errors=observed.get("errors", 0) if isinstance(observed, Mapping) else 0,
+        errors=observed.get("errors", 0),
     )
 
 
-def _source(source: Mapping[str, Any]) -> SourceProgress:
+def _observed(row: Any) -> Mapping[str, int]:
+    """What a pipeline counts of a batch. Spark Connect has names and values apart."""
+    if not isinstance(row, Mapping):
+        return {}
+    return dict(zip(("records", "errors"), row["values"], strict=False)) if "schema" in row else row
+
+
+def source_of(source: Mapping[str, Any]) -> SourceProgress:
+    """One source of a progress event. Its format is empty where nothing tells."""
     end, head = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
     rows = source.get("numInputRows", 0)
-    if _is_ours(end) or _is_ours(head):
+    if is_ours(end) or is_ours(head):
         return _ours(end, head, rows)
-    format = str(source.get("description", "")).partition("[")[0].removesuffix("V2").lower() or "?"
     at, heads = _partitions(end), _partitions(head)
     shards = tuple(Shard(name, n, max(0, heads[name] - n) if name in heads else None) for name, n in at.items())
+    described = str(source.get("description", ""))
+    format = next((name for beginning, name in _DESCRIBED if described.startswith(beginning)), "")
     return SourceProgress(format, rows, shards, _sum(shard.lag for shard in shards))
 
 
 def _ours(end: Mapping[str, Any], head: Mapping[str, Any], rows: int) -> SourceProgress:
-    at = Checkpoint.decode(end).positions if _is_ours(end) else {}
-    heads = Checkpoint.decode(head).positions if _is_ours(head) else {}
+    at = Checkpoint.decode(end).positions if is_ours(end) else {}
+    heads = Checkpoint.decode(head).positions if is_ours(head) else {}
     told = head.get("metrics", {})
     shards = tuple(
         Shard(name, here.next, max(0, heads[name].next - here.next) if name in heads else None)
@@ -102,7 +114,7 @@ def _ours(end: Mapping[str, Any], head: Mapping[str, Any], rows: int) -> SourceP
         format=head.get("format", "penstock"),
         rows=rows,
         shards=shards,
-        lag=told.get("lag"),
+        lag=told.get("lag", _sum(shard.lag for shard in shards)),
         lag_bytes=told.get("lagBytes", 0 if told.get("lag") == 0 else None),
         lag_seconds=None if age is None else age / 1000,
         figures=Figures.of_json(told),
@@ -117,10 +129,6 @@ def _offsets(value: Any) -> Mapping[str, Any]:
         except ValueError:
             return {}
     return value if isinstance(value, Mapping) else {}
-
-
-def _is_ours(offset: Mapping[str, Any]) -> bool:
-    return "next" in offset and offset.get("version") == VERSION
 
 
 def _partitions(offset: Mapping[str, Any]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.kit.figures import Figures
-from penstock.monitor.progress import Batch
+from penstock.watch.progress import Batch
 
 HOUR = 3600.0
 # A query of 0.1 s a batch has 36,000 batches in an hour: the figures of the last hour are of so many moments at most.
@@ -66,6 +66,7 @@ class Watched:
     written: int = 0
     errors: int = 0
     last: Batch | None = None
+    log: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=BATCHES))
     recent: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
     points: deque[Point] = field(default_factory=deque)
     stages: dict[str, Histogram] = field(default_factory=dict)
@@ -109,6 +110,7 @@ class Store:
             query = self.queries.setdefault(id, Watched(id, name or id))
             query.name, query.run, query.is_active, query.began = name or id, run, True, self.clock()
             query.runs += 1
+            query.log.append((self.clock(), f"run {run} begins"))
             query.planned_before, query.planned = query.driver, Figures()
             self._tell()
 
@@ -137,8 +139,9 @@ class Store:
     def ended(self, id: str, error: str) -> None:
         """A run has ended, by itself or by an error."""
         with self.lock:
-            if id in self.queries:
-                self.queries[id].is_active, self.queries[id].error = False, error
+            if query := self.queries.get(id):
+                query.is_active, query.error = False, error
+                query.log.append((self.clock(), f"failed: {error}" if error else "ended"))
             self._tell()
 
     def wait(self, seen: int, seconds: float) -> int:
@@ -146,6 +149,17 @@ class Store:
         with self._news:
             self._news.wait_for(lambda: self.changes != seen, seconds)
             return self.changes
+
+    def wait_for_end(self, run: str, seconds: float) -> None:
+        """Wait until a run is known to have ended, or so long. Until then it may still tell of batches."""
+        with self._news:
+            self._news.wait_for(lambda: any(q.run == run and not q.is_active for q in self.queries.values()), seconds)
+
+    def totals(self, name: str) -> tuple[int, int]:
+        """Rows and errors of all queries of that name."""
+        with self.lock:
+            known = [query for query in self.queries.values() if query.name == name]
+            return sum(query.rows for query in known), sum(query.errors for query in known)
 
     def named(self, name: str) -> Watched | None:
         """The query of that name that began last."""
