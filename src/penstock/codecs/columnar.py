@@ -80,10 +80,11 @@ def _rows(decoder: Decoder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
 def _can_go_along(df: "DataFrame", names: list[str]) -> "list[StructField] | None":
     """The columns that go to Python and back as they are; None where that would change one of them. A watermark is a
-    note on a column, and Python does not bring it back.
+    note on a column, and Python does not bring it back; and PySpark takes a dot in a name for a field of a struct.
     """
-    fields = [df.schema[name] for name in names]
-    is_safe = all(not field.metadata and _is_plain(field.dataType) for field in fields)
+    schema = df.schema
+    fields = [schema[name] for name in names]
+    is_safe = all(not field.metadata and "." not in field.name and _is_plain(field.dataType) for field in fields)
     return fields if is_safe else None
 
 
