@@ -19,13 +19,13 @@ from typing import Any
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.kit.contract import Guarantee
 from penstock.monitor.metrics import ALIASES, Metrics
-from penstock.watch.store import Store
 from penstock.monitor.view import Told
 from penstock.options import Options, ReadOptions, WriteOptions, table
 from penstock.options.shared import ConnectionOptions
 from penstock.pipelines.job import FILES
 from penstock.pipelines.schema import key_tables, snake
 from penstock.pipelines.systems import SINKS, SOURCES
+from penstock.watch.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
