@@ -190,7 +190,7 @@ class World:
         for n in range(40):
             self.store.progressed(each.next(end + n * every, self.dice))
         if each.state != "running":
-            self.store.ended(f"id-{each.key}", each.error)
+            self.store.ended(f"id-{each.key}", f"run-{each.run}", each.error)
 
     def start(self) -> "World":
         self._thread.start()
@@ -220,7 +220,7 @@ class World:
         with self.lock:
             self.made[key].state, self.made[key].error = "failed", error
             self.made[key].log.append((time.time(), error))
-            self.store.ended(f"id-{key}", error)
+            self.store.ended(f"id-{key}", f"run-{self.made[key].run}", error)
 
     def all(self) -> list[Told]:
         with self.lock:
@@ -243,7 +243,7 @@ class World:
             if is_over:
                 return f"{each.key} does not run: it is {each.state}"
             each.state, each.error, each.due = "stopped", "", None
-            self.store.ended(f"id-{each.key}", "")
+            self.store.ended(f"id-{each.key}", f"run-{each.run}", "")
             return f"{each.key} is stopped"
         if verb == "start" and not is_over:
             return f"{each.key} runs already: it is {each.state}"

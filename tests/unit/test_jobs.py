@@ -282,6 +282,21 @@ def test_event_logs_are_read_over_files_and_frames(tmp_path: Path) -> None:
     assert [row["id"] for row in rows] == [ORDERS]
 
 
+def test_a_failure_is_told_also_where_it_is_alone_in_the_last_file(tmp_path: Path) -> None:
+    inside = tmp_path / "eventlog_v2_local-1"
+    inside.mkdir()
+    (inside / "appstatus_local-1.inprogress").touch()
+    lines = [line for line in EVENTS.read_text().splitlines(keepends=True) if "ApplicationEnd" not in line]
+    end = next(line for line in lines if "QueryTerminatedEvent" in line and BROKEN in line)
+    before = [line for line in lines if "QueryTerminatedEvent" not in line]
+    (inside / "events_1_local-1").write_text("".join(before))
+    (inside / "events_2_local-1").write_text(end)
+    rows, _ = run("--events", str(tmp_path))
+    states = {row["id"]: (row["state"], row["error"]) for row in rows}
+    assert states[BROKEN] == ("failed", "boom password=***")
+    assert states[ORDERS][0] == "running"
+
+
 def test_an_event_log_that_is_being_written_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     folder = logs(tmp_path, running=True)
     last = folder / "eventlog_v2_local-1" / "events_2_local-1.zstd"
@@ -397,6 +412,8 @@ def test_a_limit_is_exceeded_also_by_what_is_lost_or_not_known() -> None:
     assert Report("c", "q", 3, [replace(here, records=0, seconds=0.0, lost=2, problem="gone")]).exceeds(10, None)
     assert Report("c", "q", None).exceeds(None, 5) == ["how far the query is behind is not known"]
     assert Report("c", "q", 3, [replace(here, seconds=None)]).exceeds(None, 5)
+    unclear = Report("c", "q", 3, [replace(here, records=1), replace(here, shard="b", records=None)])
+    assert "behind in 'b' is not known" in unclear.exceeds(10, None)[0]
 
 
 def test_sources_of_a_query_are_matched_by_shape_and_names() -> None:

@@ -85,7 +85,7 @@ def test_totals_grow_by_batches_and_survive_a_restart() -> None:
         for number in (1, 2):
             store.progressed(parse(event(number, runId=run)))
         store.progressed(parse(event(2, 0, runId=run, durationMs={"latestOffset": 1})))  # it only looked
-        store.ended("id-orders", "it broke" if run == "a" else "")
+        store.ended("id-orders", run, "it broke" if run == "a" else "")
     query = store.named("orders")
     assert query is not None
     assert (query.rows, query.batches, query.errors, query.written, query.runs) == (40, 4, 8, 40, 2)
@@ -130,6 +130,64 @@ def test_the_age_of_what_kafka_has_unread_is_since_it_was_first_seen() -> None:
         return query.points[-1].lag_seconds
 
     assert [look(5, 5), look(5, 9), look(7, 12), look(8, 20), look(9, 21), look(21, 21)] == [0, 0, 10, 20, 0, 0]
+
+
+def test_a_query_that_begins_anew_under_its_name_is_the_same_one_and_its_totals_go_on() -> None:
+    """As after a rewind as a new query: Prometheus would drop the second of two with the same labels."""
+    store = Store()
+    store.counted = lambda: {("id-1", "write"): {"rows": 30}, ("id-2", "write"): {"rows": 5}}
+    for id, run in (("id-1", "a"), ("id-2", "b")):
+        store.started(id, run, "orders")
+        store.progressed(parse(event(id=id, runId=run)))
+    shown = metrics.text(Metrics(store)).decode()
+    assert 'penstock_records_read_total{pipeline="orders"} 20.0' in shown
+    assert 'penstock_records_written_total{pipeline="orders"} 35.0' in shown
+    names = [line.rpartition(" ")[0] for line in shown.splitlines() if not line.startswith("#")]
+    assert len(names) == len(set(names))
+    assert [(each["query"], each["messages_read"], each["written"]) for each in overview(store, None)] == [
+        ("id-2", 20, 35)
+    ]
+
+
+def test_two_sources_of_one_format_are_told_apart() -> None:
+    store = Store()
+    source = {"endOffset": '{"next": {"A": 5}, "epochs": {}, "version": 1}', "latestOffset": None}
+    store.progressed(parse(event(sources=[source, source])))
+    shown = metrics.text(Metrics(store)).decode()
+    names = [line.rpartition(" ")[0] for line in shown.splitlines() if not line.startswith("#")]
+    assert len(names) == len(set(names))
+    assert 'source="penstock (2)"' in shown
+
+
+def test_news_of_a_run_before_change_nothing_and_a_new_run_has_no_old_error() -> None:
+    """Spark tells of a start at once, and of the end before it when it comes to it."""
+    now = [1000.0]
+    store = Store(lambda: now[0])
+    store.started("id", "a", "orders")
+    store.started("id", "b", "orders")
+    store.ended("id", "a", "boom")
+    store.progressed(parse(event(id="id", runId="a")))
+    query = store.named("orders")
+    assert query is not None
+    assert (query.is_active, query.error, query.rows) == (True, "", 0)
+    store.ended("id", "b", "boom: password=hunter2")
+    assert (query.is_active, query.error) == (False, "boom: password=***")
+    store.started("id", "c", "orders")
+    assert (query.is_active, query.error, query.told) == (True, "", 1000.0)
+    now[0] = 2000.0
+    store.idle("id", "a")
+    assert query.told == 1000.0
+    store.idle("id", "c")
+    assert query.told == 2000.0, "nothing new is news too"
+
+
+def test_of_queries_that_have_ended_the_newest_are_kept() -> None:
+    now = iter(range(10_000))
+    store = Store(lambda: float(next(now)))
+    for number in range(250):
+        store.started(f"id-{number}", "run", "")
+        store.ended(f"id-{number}", "run", "")
+    assert list(store.queries) == [f"id-{number}" for number in range(149, 250)]
 
 
 class Fake:
@@ -418,3 +476,9 @@ def test_what_is_deployed_asks_for_metrics_that_exist(api: Api, name: str) -> No
     for state in re.findall(r'state=\\?"([^"\\]+)', text):
         assert state in list(State)
     yaml.safe_load(text)  # JSON is YAML too
+
+
+def test_a_certificate_that_cannot_be_used_is_said_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("no certificate")
+    with pytest.raises(OptionError, match=r"the certificate '.*cert.pem' with the key '.*none.pem' cannot be used"):
+        Address(cert=str(tmp_path / "cert.pem"), cert_key=str(tmp_path / "none.pem"))

@@ -102,6 +102,32 @@ def test_one_that_waits_to_start_again_can_be_stopped(made: tuple[Runner, list[Q
         assert len(queries) == 2, "it did not start again"
 
 
+def test_one_that_is_just_being_started_is_stopped_as_soon_as_it_runs(
+    folder: Path, starting: Callable[[Any], None]
+) -> None:
+    is_starting, may_start = threading.Event(), threading.Event()
+    queries: list[Query] = []
+
+    def start(key: str) -> Query:
+        is_starting.set()
+        assert may_start.wait(10)
+        queries.append(Query())
+        return queries[-1]
+
+    starting(start)
+    runner = Runner(None, pipelines(folder, "a"), lambda text: None)  # type: ignore[arg-type]
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    try:
+        assert is_starting.wait(10)
+        threading.Timer(0.1, may_start.set).start()
+        assert Orders(runner).stop("a") == "a is stopped"
+        assert [query.isActive for query in queries] == [False]
+    finally:
+        runner.stopping.set()
+        thread.join(20)
+
+
 def test_a_rewind_that_is_refused_leaves_the_pipeline_running(
     made: tuple[Runner, list[Query]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

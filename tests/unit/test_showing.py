@@ -68,7 +68,7 @@ def test_without_a_terminal_there_are_lines_and_one_a_minute_while_all_is_well(m
         assert looked.wait(5)
     lines = [line[9:] for line in out.getvalue().splitlines()]
     assert lines[0] == "orders: running, exactly once"
-    assert set(lines[1:]) <= {summary([ORDERS])}
+    assert set(lines[1:]) == {summary([ORDERS])}
 
 
 def test_lines_of_json_name_the_pipeline_and_carry_its_figures(
@@ -91,8 +91,7 @@ def test_lines_of_json_name_the_pipeline_and_carry_its_figures(
     first, second, *rest = map(json.loads, said.splitlines())
     assert (first["pipeline"], first["message"]) == ("orders", "down: refused")
     assert ("pipeline" in second, second["message"]) == (False, "serving http://127.0.0.1:1")
-    if rest:  # the minute may end with the block
-        assert rest[0]["pipelines"][0]["lag"] == 17
+    assert rest[0]["pipelines"][0]["lag"] == 17
     assert json.loads(logged.splitlines()[0])["message"] == "3 messages were deleted unread"
     assert first["time"].endswith("+00:00")
 

@@ -18,6 +18,8 @@ from penstock.cli.sentences import sentences
 if TYPE_CHECKING:  # other commands need none of it
     from penstock.jobs.rows import Job
 
+    Look = tuple[list[Job], list[Job], list[str], list[str]]  # all queries, those that match, problems, and remarks
+
 EVERY = 2.0  # seconds between two looks
 
 
@@ -49,41 +51,41 @@ def jobs(
         wanted = Wanted(id, name, source)
         places = Places(spark or (), master or (), events or (), checkpoints or (), api or ())
 
-        def look() -> "tuple[list[Job], list[str]]":
+        def look() -> "Look":
             everything, problems = places.look()
             found, unclear = wanted.select(everything)
-            return found, [*problems, *([unclear] if unclear else [])]
+            return everything, found, problems, [unclear] if unclear else []
 
         if watch:
             _watch(look, as_json=as_json)
             return
-        everything, problems = places.look()
-        found, unclear = wanted.select(everything)
+        everything, found, problems, remarks = look()
     if as_json:
         print(json.dumps([job.as_json() for job in found]))
     elif found:
         console().print(_table(found))
     elif not problems:
         console().print("no query was found there" if not everything else "no query that was found matches")
-    _tell([*problems, *([unclear] if unclear else [])])
+    _tell([*problems, *remarks])
     if problems:
         raise typer.Exit(1)
 
 
-def _watch(look: "Callable[[], tuple[list[Job], list[str]]]", *, as_json: bool) -> None:
+def _watch(look: "Callable[[], Look]", *, as_json: bool) -> None:
     """Look again and again. Ends with Ctrl-C, which is what ends it."""
     try:
         if as_json:
             while True:
-                found, problems = look()
+                _, found, problems, remarks = look()
                 for job in found:
                     print(json.dumps(job.as_json()), flush=True)
-                _tell(problems)
+                _tell([*problems, *remarks])
                 time.sleep(EVERY)
         with Live(console=console(), auto_refresh=False) as live:
             while True:
-                found, problems = look()
-                live.update(Group(_table(found), *(Text(text, "red") for text in problems)), refresh=True)
+                _, found, problems, remarks = look()
+                below = (Text(text, "red") for text in (*problems, *remarks))
+                live.update(Group(_table(found), *below), refresh=True)
                 time.sleep(EVERY)
     except KeyboardInterrupt:
         return

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,7 +111,7 @@ def _observed(shown: "RunningPipelines", address: "Address | None", display: Dis
             pass
         elif address.key is not None:
             display.say(f"serving {observer.url}")
-        elif display.console.is_terminal:
+        elif sys.stdout.isatty():
             display.say(f"serving {observer.url}/#key={observer.key}")
         else:
             display.say(f"serving {observer.url}; set PENSTOCK_API_KEY to give orders there")

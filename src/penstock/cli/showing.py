@@ -40,10 +40,9 @@ class Display:
     def __init__(self, style: Log, console: Console, keys: Collection[str] = ()):
         self.console, self.keys = console, keys
         self.style = style if style is not Log.AUTO else Log.TABLE if console.is_terminal else Log.PLAIN
-        handler = logging.StreamHandler()
-        handler.setFormatter(
-            _AsJson() if style is Log.JSON else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
-        )
+        handler = _Said(self) if self.style is Log.TABLE else logging.StreamHandler()
+        lines = logging.Formatter(None if self.style is Log.TABLE else "%(asctime)s %(message)s", "%H:%M:%S")
+        handler.setFormatter(_AsJson() if self.style is Log.JSON else lines)
         logging.basicConfig(handlers=[handler])
 
     def say(self, text: str) -> None:
@@ -133,9 +132,21 @@ def _seconds(each: Mapping[str, Any]) -> str:
     return "" if late is None else f"{late:,.1f} s" if late < 10 else f"{late:,.0f} s"
 
 
+class _Said(logging.Handler):
+    """Lines of the log above the table, which they would tear."""
+
+    def __init__(self, display: Display):
+        super().__init__()
+        self.display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.display.say(self.format(record))
+
+
 class _AsJson(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return _line(record.getMessage(), level=record.levelname.lower(), logger=record.name)
+        error = {"error": self.formatException(record.exc_info)} if record.exc_info else {}
+        return _line(record.getMessage(), level=record.levelname.lower(), logger=record.name, **error)
 
 
 def _line(message: str, **more: Any) -> str:

@@ -2,6 +2,7 @@
 source; knows no Spark.
 """
 
+import contextlib
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,7 @@ class KafkaHeads:
     def _aged(self, consumer: Any, standings: Sequence[Standing]) -> list[Standing]:
         """The standings, with the age of the oldest unread record."""
         from kafka import TopicPartition
+        from kafka.errors import KafkaError
 
         starts = {}
         for each in standings:
@@ -96,13 +98,14 @@ class KafkaHeads:
                 starts[TopicPartition(topic, int(number))] = each.resumes
         moments: dict[str, float] = {}
         deadline = time.monotonic() + READING
-        consumer.assign(list(starts))
-        for part, start in starts.items():
-            consumer.seek(part, start)
-        while len(moments) < len(starts) and time.monotonic() < deadline:
-            for part, records in consumer.poll(timeout_ms=500).items():
-                moments[f"{part.topic}-{part.partition}"] = records[0].timestamp / 1000
-                consumer.pause(part)
+        with contextlib.suppress(KafkaError):  # who may not read still knows how many records there are
+            consumer.assign(list(starts))
+            for part, start in starts.items():
+                consumer.seek(part, start)
+            while len(moments) < len(starts) and time.monotonic() < deadline:
+                for part, records in consumer.poll(timeout_ms=500).items():
+                    moments[f"{part.topic}-{part.partition}"] = records[0].timestamp / 1000
+                    consumer.pause(part)
         return [_with_age(each, moments) for each in standings]
 
     def _away(self, error: Exception) -> ConnectError:

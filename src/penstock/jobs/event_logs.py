@@ -8,14 +8,14 @@ ends with .inprogress. So does that of an application that was killed.
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from penstock.checkpoints import storage
 from penstock.errors import ConnectError, OptionError
 from penstock.jobs.events import Events
-from penstock.jobs.rows import Job, merged
+from penstock.jobs.rows import Job
 
 # Of one application, uncompressed. More takes minutes.
 MOST = 4 << 30
@@ -44,32 +44,25 @@ class EventLogs:
         problems: list[str] = []
         for application, names in _applications(files).items():
             running = any(name.startswith(application) and name.endswith(".inprogress") for name in files)
-            told: list[Job] = []
-            name, ended = "", False
+            events: Events | None = None
             for file in names:
                 try:
-                    events = self._events(folder, file, files[file], name)
+                    events = self._events(folder, file, files[file], events)
                 except (OSError, ConnectError) as error:
                     problems.append(f"the event log '{folder.location}/{file}' cannot be read: {error}")
                     continue
-                name, ended = events.application, ended or events.ended
-                told = merged([*told, *events.jobs(running=True)])
                 if events.wrong > 1:  # the last line may be half written
                     problems.append(f"the event log '{folder.location}/{file}' has {events.wrong} damaged lines.")
-            found += _ended(told) if ended or not running else told
+            found += events.jobs(running=running) if events is not None else []
         return found, problems
 
-    def _events(self, folder: storage.Folder, name: str, size: int, application: str) -> Events:
+    def _events(self, folder: storage.Folder, name: str, size: int, before: Events | None) -> Events:
         known = self._read.get(name)
         if known is not None and known[0] == size:
             return known[1]
-        events = Events(folder.location, application).take(_lines(folder, name))
+        events = Events(folder.location, before).take(_lines(folder, name))
         self._read[name] = (size, events)
         return events
-
-
-def _ended(jobs: list[Job]) -> list[Job]:
-    return [replace(job, state="finished") if job.state == "running" else job for job in jobs]
 
 
 def _applications(files: dict[str, int]) -> dict[str, list[str]]:

@@ -23,12 +23,14 @@ LONGEST = 4 << 20
 class Events:
     """What the events of one application tell, in the order in which they came."""
 
-    def __init__(self, place: str, application: str = ""):
-        self.place, self.application = place, application
-        self.ended = False
+    def __init__(self, place: str, before: "Events | None" = None):
+        """`before`: those of the file before, where the log of an application is in several."""
+        self.place = place
+        self.application: str = before.application if before else ""
+        self.ended: bool = before.ended if before else False
         self.wrong = 0  # lines that are cut off or are no events
-        self._jobs: dict[str, Job] = {}
-        self._runs: dict[str, str] = {}
+        self._jobs: dict[str, Job] = dict(before._jobs) if before else {}
+        self._runs: dict[str, str] = dict(before._runs) if before else {}
 
     def take(self, lines: Iterable[str]) -> "Events":
         """Read lines. What is not about queries is passed over, and so is a last line that is just being written."""

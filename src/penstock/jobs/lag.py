@@ -72,10 +72,10 @@ class Report:
         why = list(dict.fromkeys(each.problem for each in self.standings if each.problem))
         if self.batch is None or not self.standings:
             why.append("how far the query is behind is not known")
-        unknown = [each.shard for each in self.standings if each.end is not None]
+        unknown = [each.shard for each in self.standings if each.records is None and each.end is not None]
         if records is not None and self.records is not None and self.records > records:
             why.append(f"the query is {self.records:,} records behind, which is more than {records:,}")
-        elif records is not None and any(s.records is None and s.end is not None for s in self.standings):
+        elif records is not None and unknown:
             why.append(f"how many records the query is behind in '{unknown[0]}' is not known: ask by --max-seconds")
         if seconds is not None and self.seconds is not None and self.seconds > seconds:
             why.append(f"the oldest unread record is {self.seconds:,.0f} s old, which is more than {seconds:g}")

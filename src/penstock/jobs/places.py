@@ -88,12 +88,18 @@ def _ui(url: str, timeout: float = TIMEOUT) -> tuple[list[Job], list[str]]:
     site = Site(url, timeout)
     try:
         applications = spark_ui.applications(site.json(f"/api/v1/applications?limit={MOST_APPLICATIONS}"))
-        found = [job for each in applications for job in _application(site, each)]
     except Missing as error:
         raise ConnectError(f"{error} This is no Spark UI and no history server.") from None
     except ValueError as error:
         raise ConnectError(f"{site.url} is no Spark UI and no history server: its answer {error}.") from None
-    return found, []
+    found: list[Job] = []
+    problems: list[str] = []
+    for each in applications:
+        try:
+            found += _application(site, each)
+        except (ConnectError, ValueError) as error:
+            problems.append(f"application '{harmless(each.name)}' of {site.url} cannot be asked: {error}")
+    return found, problems
 
 
 def _application(site: Site, application: spark_ui.Application) -> list[Job]:
@@ -120,7 +126,8 @@ def _master(url: str) -> tuple[list[Job], list[str]]:
     problems: list[str] = []
     for name, address in found:
         try:
-            jobs += _ui(address)[0]
+            more, wrong = _ui(address)
+            jobs, problems = [*jobs, *more], [*problems, *wrong]
         except PenstockError as error:
             problems.append(f"application '{name}' of {site.url} cannot be asked: {error}")
     return jobs, problems

@@ -7,15 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.errors import OptionError
+from penstock.kit.masking import masked
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 # What foreign text may have at most.
 MOST_TEXT = 1000
-_SECRET = re.compile(
-    r"(?i)((?:password|passwd|secret|token|credential|apikey|access.?key)\w*[\"']?\s*[=:]\s*)[^\s,;}]+"
-)
-_HEADER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
-_LOGIN = re.compile(r"://[^/@\s]*@")
 # A terminal would act on control characters.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
@@ -55,7 +51,7 @@ class Job:
 def harmless(text: Any) -> str:
     """Text of others as it may be shown: one line, not too long, and without what looks like a secret."""
     line = _CONTROL.sub(" ", str(text or "")[: 10 * MOST_TEXT]).strip()
-    line = _LOGIN.sub("://", _HEADER.sub(r"\1 ***", _SECRET.sub(r"\1***", line)))
+    line = masked(line)
     return line if len(line) <= MOST_TEXT else f"{line[:MOST_TEXT]}..."
 
 

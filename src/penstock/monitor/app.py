@@ -10,6 +10,7 @@ import hmac
 import importlib.resources
 import ipaddress
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from penstock.monitor import metrics, view
 from penstock.monitor.openapi import description
 from penstock.watch.store import Store
 
+log = logging.getLogger("penstock")
 EVERY = 1.0  # seconds between two events at least
 FRESH = 0.5  # seconds for which metrics are not made again
 MOST_BODY = 64 << 10
@@ -161,7 +163,11 @@ class Api:
         event: a query that tells nothing any more reads no rows a second.
         """
         while True:
-            text = json.dumps(await run_in_threadpool(view.overview, self.store, self.pipelines))
+            try:
+                text = json.dumps(await run_in_threadpool(view.overview, self.store, self.pipelines))
+            except Exception:  # those who listen must hear of the next one
+                log.exception("the overview of pipelines could not be made")
+                text = self._text
             if text != self._text:
                 self._text, self._version = text, self._version + 1
                 self._wake()
@@ -186,8 +192,9 @@ class Api:
                 if self._version != sent:
                     sent = self._version
                     yield f"event: pipelines\ndata: {self._text}\n\n"
+                    continue  # there may be news since
                 try:
-                    await asyncio.wait_for(asyncio.shield(_set(self._news)), 15)
+                    await asyncio.wait_for(self._news.wait(), 15)
                 except TimeoutError:
                     yield ": still here\n\n"
 
@@ -273,10 +280,6 @@ class Api:
         except PenstockError as error:
             raise HTTPException(409, str(error)) from None
         return JSONResponse(answer if not isinstance(answer, str) else {"done": answer})
-
-
-async def _set(news: asyncio.Event) -> None:
-    await news.wait()
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:

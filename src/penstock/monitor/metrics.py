@@ -2,7 +2,7 @@
 so that nothing is paid for while nobody looks.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,7 +67,6 @@ class Metrics(Collector):
 
     store: Store
     pipelines: "Pipelines | None" = None
-    counted: Callable[[], Mapping[tuple[str, str], Mapping[str, float]]] = dict  # by tasks, where they report
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, as they are now."""
@@ -83,12 +82,7 @@ class Metrics(Collector):
         yield info
 
     def _of_queries(self, queries: list[Watched]) -> Iterator[Metric]:
-        tasks = self.counted()
-        by_tasks = {
-            (query.id, way): Figures.of_json(tasks.get((query.id, way), {}))
-            for query in queries
-            for way in ("read", "write")
-        }
+        by_tasks = {(query.id, way): self.store.by_tasks(query, way) for query in queries for way in ("read", "write")}
 
         def read(query: Watched) -> Figures:
             return by_tasks[query.id, "read"]
@@ -122,8 +116,8 @@ class Metrics(Collector):
             "penstock_records_per_second": ("Rows a second, of late.", lambda q: q.rate),
             "penstock_last_batch": ("The number of the last batch.", lambda q: q.last.number if q.last else None),
             "penstock_last_progress_timestamp_seconds": (
-                "When it last told of itself.",
-                lambda q: q.last.at if q.last else None,
+                "When it last told of itself, also that there is nothing new.",
+                lambda q: q.told or None,
             ),
         }
         for name, (text, gauge) in gauges.items():
@@ -141,8 +135,11 @@ def _shards(queries: list[Watched]) -> Iterator[Metric]:
     size = GaugeMetricFamily("penstock_lag_bytes", "Bytes of these, where the server tells sizes.", labels=labels[:2])
     age = GaugeMetricFamily("penstock_lag_seconds", "Age of the oldest unread record.", labels=labels[:2])
     for query in queries:
+        names: list[str] = []
         for source in query.last.sources if query.last else ():
-            of_source = [query.name, source.format]
+            names.append(source.format)
+            same = names.count(source.format)
+            of_source = [query.name, source.format if same == 1 else f"{source.format} ({same})"]
             largest = sorted(source.shards, key=lambda shard: (-(shard.lag or 0), shard.name))
             for shard in largest[:SHARDS]:
                 position.add_metric([*of_source, shard.name], shard.position)

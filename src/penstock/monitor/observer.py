@@ -75,7 +75,8 @@ def observe(
     place = Address.parse(address) if isinstance(address, str) else address
     key = (place.key if place is not None else None) or new_key()
     own, store = store is None, store or Store()
-    measured, server = Metrics(store, pipelines, counted), None
+    store.counted = counted
+    measured, server = Metrics(store, pipelines), None
     if place is not None:
         api = Api(store, pipelines, measured, Access(place.host, key))
         server = Server(api.app(), place, api.end).start()

@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,14 @@ class Address:
             )
         if (self.cert is None) != (self.cert_key is None):
             raise OptionError("a certificate and its key belong together: set both, or none.")
+        if self.cert is not None:
+            try:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.cert, self.cert_key)
+            except (OSError, ssl.SSLError) as error:
+                raise OptionError(
+                    f"the certificate '{self.cert}' with the key '{self.cert_key}' cannot be used: {error}. Both must "
+                    "be files in PEM, of the same pair."
+                ) from None
 
     @classmethod
     def parse(cls, text: str, **more: str | None) -> Self:

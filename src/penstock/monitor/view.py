@@ -49,7 +49,7 @@ class Pipelines(Protocol):
 def overview(store: Store, pipelines: Pipelines | None) -> list[dict[str, Any]]:
     """All pipelines, or all queries of a program without pipelines: what is wrong comes first."""
     with store.lock:
-        shown = [short(told, store.named(told.key)) for told in _told(store, pipelines)]
+        shown = [short(told, store, store.named(told.key)) for told in _told(store, pipelines)]
     return sorted(shown, key=lambda each: (_urgency(each), each["key"]))
 
 
@@ -72,10 +72,10 @@ def one(store: Store, pipelines: Pipelines | None, key: str) -> dict[str, Any] |
                 "sources": [_source(source) for source in query.last.sources] if query.last else [],
                 "figures": _figures(query.driver),
             }
-        return short(told, query) | more
+        return short(told, store, query) | more
 
 
-def short(told: Told, query: Watched | None) -> dict[str, Any]:
+def short(told: Told, store: Store, query: Watched | None) -> dict[str, Any]:
     """What stands in a row of a table."""
     last = query.last if query is not None else None
     point = query.points[-1] if query is not None and query.points else None
@@ -99,7 +99,8 @@ def short(told: Told, query: Watched | None) -> dict[str, Any]:
         "messages_read": query.rows if query is not None else 0,
         "batches_processed": query.batches if query is not None else 0,
         "errors_count": max(told.errors, query.errors if query is not None else 0),
-        "written": query.written if query is not None else 0,
+        # Spark does not know it where batches go to several sinks, and tasks do not report with Spark Connect.
+        "written": max(query.written, store.by_tasks(query, "write").rows) if query is not None else 0,
         "query": query.id if query is not None else None,
         "run": query.run if query is not None else None,
     }
@@ -108,7 +109,6 @@ def short(told: Told, query: Watched | None) -> dict[str, Any]:
 def _told(store: Store, pipelines: Pipelines | None) -> Sequence[Told]:
     if pipelines is not None:
         return pipelines.all()
-    newest = {query.name: query for query in sorted(store.queries.values(), key=lambda query: query.began)}
     return [
         Told(
             key=query.name,
@@ -119,12 +119,12 @@ def _told(store: Store, pipelines: Pipelines | None) -> Sequence[Told]:
             log=list(query.log),
             flow=[{"part": "source", "type": s.format} for s in query.last.sources] if query.last else [],
         )
-        for query in newest.values()
+        for query in sorted(store.queries.values(), key=lambda query: query.began)
     ]
 
 
 def _urgency(shown: Mapping[str, Any]) -> int:
-    """What to look at first: failures, then what waits to start again, then what is furthest behind."""
+    """What to look at first: failures, then what waits to start again, then what runs."""
     if shown["state"] == FAILED:
         return 0
     if shown["error"]:

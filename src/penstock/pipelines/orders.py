@@ -78,28 +78,19 @@ class Orders:
 
     def _stop(self, each: Running) -> None:
         each.is_parked = True  # the program does not end for it
-        query = each.query
-        if query is not None and query.isActive:
-            in_hand, deadline = batch_in_hand(query), time.monotonic() + STOP_WITHIN
-            while in_hand is not None and query.isActive and batch_in_hand(query) == in_hand:
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(STOP_EVERY)
-            query.stop()
-        self._wait(each, is_over=True)
+        deadline = time.monotonic() + DONE_WITHIN
+        while not each.is_over:
+            query = each.query  # there may be none yet: it is just being started
+            if query is not None and query.isActive:
+                _stop_after_its_batch(query)
+            if time.monotonic() > deadline:
+                raise OptionError(f"{each.pipeline.key} did not stop within {DONE_WITHIN:g} s.")
+            time.sleep(STOP_EVERY)
 
     def _start(self, each: Running) -> None:
         self.runner.begin_again(each)
         if each.state is State.FAILED:  # its checkpoint was not to be had
             raise OptionError(each.error)
-
-    def _wait(self, each: Running, *, is_over: bool) -> None:
-        """Wait until the runner has seen it."""
-        deadline = time.monotonic() + DONE_WITHIN
-        while each.is_over is not is_over:
-            if time.monotonic() > deadline:
-                raise OptionError(f"{each.pipeline.key} did not stop within {DONE_WITHIN:g} s.")
-            time.sleep(STOP_EVERY)
 
 
 class _Alone:
@@ -115,6 +106,13 @@ class _Alone:
 
     def __exit__(self, *what: object) -> None:
         self.lock.release()
+
+
+def _stop_after_its_batch(query: Any) -> None:
+    in_hand, deadline = batch_in_hand(query), time.monotonic() + STOP_WITHIN
+    while in_hand is not None and query.isActive and batch_in_hand(query) == in_hand and time.monotonic() < deadline:
+        time.sleep(STOP_EVERY)
+    query.stop()
 
 
 def _target(batch: Any, time: Any, positions: Any) -> Target:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.kit.contract import Guarantee
+from penstock.kit.masking import HIDDEN, is_secret, masked
 from penstock.pipelines import model
 from penstock.pipelines.systems import SinkKind, SourceKind
 
@@ -33,8 +34,11 @@ class End:
         return named if named and not set(named) & set(",{}*>") else None
 
     def shown(self) -> dict[str, str]:
-        """The options, without secrets."""
-        return {key: "***" if key in self.hidden else value for key, value in self.options.items()}
+        """The options, without secrets, also of formats that declare none."""
+        return {
+            key: HIDDEN if key in self.hidden or is_secret(key) else masked(value)
+            for key, value in self.options.items()
+        }
 
 
 @dataclass(frozen=True)

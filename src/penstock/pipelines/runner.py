@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.checkpoints.lease import Lease
 from penstock.errors import PenstockError
+from penstock.kit.masking import masked
 from penstock.pipelines import job
 from penstock.pipelines.application import hush
 from penstock.pipelines.failures import in_its_words, is_of_the_file, sentence
@@ -204,7 +205,7 @@ class Runner:
 
     def _failed(self, each: Running, why: str, *, for_good: bool = False) -> None:
         """Start again after a while, or stay down: `for_good`, or after too many failures in a row."""
-        restart, why = each.pipeline.restart, in_its_words(why, each.pipeline)
+        restart, why = each.pipeline.restart, masked(in_its_words(why, each.pipeline))
         each.error, each.failures = why, each.failures + 1
         if for_good or each.failures > restart.max_restarts:
             self._over(each, State.FAILED)
@@ -277,7 +278,7 @@ class Runner:
             self._count(each)
             problem = each.query.exception()
         if problem is not None:
-            each.error, each.failures = sentence(problem), each.failures + 1
+            each.error, each.failures = masked(sentence(problem)), each.failures + 1
         self._over(each, State.STOPPED if problem is None else State.FAILED)
 
 

@@ -1,7 +1,6 @@
 """Spark's events into a Store: one listener for all queries of a session, classic or Connect. Knows listeners."""
 
 import contextlib
-import functools
 import json
 import logging
 from collections.abc import Iterator
@@ -31,24 +30,19 @@ def listen(spark: "SparkSession", store: Store) -> Any:
             _progressed(store, event.progress.json)
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Nothing new: the last event still holds."""
+            store.idle(str(event.id), str(event.runId))
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            store.ended(str(event.id), said(event.exception) if event.exception else "")
+            store.ended(str(event.id), str(event.runId), said(event.exception) if event.exception else "")
 
-    class Classic(Listener):
-        """Hands events on as Java has them. PySpark would ask for each value of an event in turn: that takes 40 ms of
-        Python's time and 80 of Java's for each batch, and the JSON of the whole takes 1.
-        """
+    listener = Listener()
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        from pyspark import SparkContext
 
-        @functools.cached_property
-        def _jlistener(self) -> Any:
-            from pyspark import SparkContext
-
-            return SparkContext._jvm.PythonStreamingQueryListenerWrapper(_Events(store))  # type: ignore[union-attr] # there is one
-
-    is_connect = type(spark).__module__.startswith("pyspark.sql.connect")
-    listener = Listener() if is_connect else Classic()
+        # What PySpark makes of this property asks Java for each value of an event in turn: 40 ms of Python's time and
+        # 80 of Java's for each batch. The JSON of the whole takes 1.
+        wrapper = SparkContext._jvm.PythonStreamingQueryListenerWrapper  # type: ignore[union-attr] # there is one
+        listener._jlistenerobj = wrapper(_Events(store))
     spark.streams.addListener(listener)
     return listener
 
@@ -66,11 +60,12 @@ class _Events:
         _progressed(self.store, event.progress().json())
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing new: the last event still holds."""
+        self.store.idle(event.id().toString(), event.runId().toString())
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
         problem = event.exception()
-        self.store.ended(event.id().toString(), said(problem.get()) if problem.isDefined() else "")
+        error = said(problem.get()) if problem.isDefined() else ""
+        self.store.ended(event.id().toString(), event.runId().toString(), error)
 
     class Java:
         """The interface that this is, for Py4J."""

@@ -1,22 +1,24 @@
 """What is known of every query: its state, totals, the last batches, and figures of the last hour. In memory, and
-bounded. Knows progress events as values; no Spark, no HTTP.
+bounded: of queries that have ended, the newest hundred. Knows progress events as values; no Spark, no HTTP.
 """
 
 import bisect
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.kit.figures import Figures
+from penstock.kit.masking import masked
 from penstock.watch.progress import Batch
 
 HOUR = 3600.0
 # A query of 0.1 s a batch has 36,000 batches in an hour: the figures of the last hour are of so many moments at most.
 POINTS = 720
 BATCHES = 100
+ENDED = 100
 # Upper ends of what batches take, in seconds, for histograms.
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -52,11 +54,15 @@ class Histogram:
 
 @dataclass
 class Watched:
-    """A query, over all of its runs in this program."""
+    """A query, over all of its runs in this program. One that begins anew under the same name is the same: it has
+    another id, and its totals go on.
+    """
 
     id: str
     name: str
+    ids: list[str] = field(default_factory=list)  # all that it had
     run: str = ""
+    told: float = 0.0  # when it last told of itself
     is_active: bool = True
     error: str = ""
     began: float = field(default_factory=time.time)
@@ -101,15 +107,24 @@ class Store:
     def __init__(self, clock: Callable[[], float] = time.time):
         self.clock, self.lock = clock, threading.RLock()
         self.queries: dict[str, Watched] = {}
+        # What tasks have counted, by the id of the query and "read" or "write"; empty where they do not report.
+        self.counted: Callable[[], Mapping[tuple[str, str], Mapping[str, float]]] = dict
         self.changes = 0  # grows with each event: who waits for news compares
         self._news = threading.Condition(self.lock)
 
     def started(self, id: str, run: str, name: str) -> None:
         """A run of a query has begun."""
         with self.lock:
-            query = self.queries.setdefault(id, Watched(id, name or id))
-            query.name, query.run, query.is_active, query.began = name or id, run, True, self.clock()
+            query = self._named(name or id) or self.queries.get(id) or Watched(id, name or id)
+            if query.id != id:
+                del self.queries[query.id]
+                query.id, query.last, query.unread_since = id, None, {}
+            self.queries[id] = query
+            query.ids = [*dict.fromkeys((*query.ids, id))]
+            query.name, query.run, query.is_active, query.error = name or id, run, True, ""
+            query.began = query.told = self.clock()
             query.runs += 1
+            self._forget()
             query.log.append((self.clock(), f"run {run} begins"))
             query.planned_before, query.planned = query.driver, Figures()
             self._tell()
@@ -117,7 +132,11 @@ class Store:
     def progressed(self, batch: Batch) -> None:
         """A query has told of a batch, or of a look that found nothing new."""
         with self.lock:
-            query = self.queries.setdefault(batch.query, Watched(batch.query, batch.name, batch.run))
+            first = Watched(batch.query, batch.name, [batch.query], batch.run)
+            query = self.queries.setdefault(batch.query, first)
+            if query.run != batch.run:
+                return  # of a run before: Spark tells of starts at once, and of all else when it comes to it
+            query.told = self.clock()
             is_new = query.last is None or (batch.run, batch.number) != (query.last.run, query.last.number)
             query.last, query.error = batch, ""
             query.planned = sum((source.figures for source in batch.sources), Figures())
@@ -136,19 +155,20 @@ class Store:
             self._point(query, Point(at, batch.rows, max(at - since, took), batch.lag, lag_seconds, took))
             self._tell()
 
-    def ended(self, id: str, error: str) -> None:
-        """A run has ended, by itself or by an error."""
+    def idle(self, id: str, run: str) -> None:
+        """A query has told that there is nothing new."""
         with self.lock:
-            if query := self.queries.get(id):
+            if (query := self.queries.get(id)) and query.run == run:
+                query.told = self.clock()
+
+    def ended(self, id: str, run: str, error: str) -> None:
+        """A run has ended, by itself or by an error."""
+        error = masked(error)
+        with self.lock:
+            if (query := self.queries.get(id)) and query.run == run:
                 query.is_active, query.error = False, error
                 query.log.append((self.clock(), f"failed: {error}" if error else "ended"))
             self._tell()
-
-    def wait(self, seen: int, seconds: float) -> int:
-        """Wait until there were more changes than `seen`, or so long. How many there were."""
-        with self._news:
-            self._news.wait_for(lambda: self.changes != seen, seconds)
-            return self.changes
 
     def wait_for_end(self, run: str, seconds: float) -> None:
         """Wait until a run is known to have ended, or so long. Until then it may still tell of batches."""
@@ -156,15 +176,29 @@ class Store:
             self._news.wait_for(lambda: any(q.run == run and not q.is_active for q in self.queries.values()), seconds)
 
     def totals(self, name: str) -> tuple[int, int]:
-        """Rows and errors of all queries of that name."""
+        """Rows and errors of the query of that name."""
         with self.lock:
-            known = [query for query in self.queries.values() if query.name == name]
-            return sum(query.rows for query in known), sum(query.errors for query in known)
+            query = self._named(name)
+            return (query.rows, query.errors) if query is not None else (0, 0)
 
     def named(self, name: str) -> Watched | None:
-        """The query of that name that began last."""
+        """The query of that name."""
         with self.lock:
-            return max((q for q in self.queries.values() if q.name == name), key=lambda q: q.began, default=None)
+            return self._named(name)
+
+    def by_tasks(self, query: Watched, way: str) -> Figures:
+        """What tasks of a query have counted: of all that it did, or nothing."""
+        counted = self.counted()
+        return sum((Figures.of_json(counted.get((id, way), {})) for id in query.ids), Figures())
+
+    def _named(self, name: str) -> Watched | None:
+        return next((query for query in self.queries.values() if query.name == name), None)
+
+    def _forget(self) -> None:
+        """Keep only the newest of those that have ended."""
+        ended = sorted((query for query in self.queries.values() if not query.is_active), key=lambda query: query.told)
+        for query in ended[: -ENDED or None]:
+            del self.queries[query.id]
 
     def _tell(self) -> None:
         self.changes += 1
