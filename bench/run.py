@@ -4,6 +4,7 @@ import decoding
 import iggy
 import jetstream
 import jetstream_write
+import observe
 import pipelines
 import plots
 import s2
@@ -16,4 +17,5 @@ if __name__ == "__main__":
     save("iggy", iggy.main())
     save("pipelines", pipelines.main())
     save("codecs", decoding.main())
+    save("observe", observe.main())
     plots.draw()
