@@ -251,6 +251,23 @@ def test_health_says_what_is_ill(client: TestClient) -> None:
     assert (answer.status_code, answer.json()["errors"]) == (503, {"b<script>": "the server is gone"})
 
 
+def test_what_starts_is_not_ready_and_what_was_stopped_by_an_order_is_well(api: Api, fake: Fake) -> None:
+    fake.all = lambda: [Told("orders", "Orders", "starting", "exactly once"), Told("b", "B", "stopped", "")]  # type: ignore[method-assign]
+    with TestClient(api.app(), base_url="http://localhost:1234") as client:
+        answer = client.get("/health/ready")
+        assert (answer.status_code, answer.json()["starting"], answer.json()["errors"]) == (503, ["orders"], {})
+        fake.all = lambda: [Told("b", "B", "stopped", "")]  # type: ignore[method-assign]
+        assert client.get("/health").status_code == 200
+
+
+def test_rows_that_nobody_counts_are_not_known_rather_than_none() -> None:
+    store = Store()
+    store.started("id-orders", "run-1", "orders")
+    store.progressed(parse(event(sink={"description": "x", "numOutputRows": -1})))
+    assert overview(store, None)[0]["written"] is None
+    assert "penstock_records_written_total{" not in metrics.text(Metrics(store)).decode()
+
+
 ORDERS = [("stop", None), ("start", None), ("restart", None), ("rewind", {"batch": 3})]
 
 
@@ -274,6 +291,8 @@ def test_an_order_needs_the_key(client: TestClient, fake: Fake, verb: str, body:
         ({"host": "evil.example:1234"}, 421),
         ({"host": "localhost.evil.example"}, 421),
         ({"host": ""}, 421),
+        ({"host": "["}, 421),
+        ({"origin": "http://["}, 403),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"origin": "http://localhost:9"}, 403),
@@ -314,8 +333,10 @@ def test_off_loopback_everything_but_the_empty_page_needs_the_key(api: Api, fake
         ("POST", "/pipelines/nonesuch/stop", b"", 404, "there is no pipeline"),
         ("POST", "/pipelines/orders/rewind", b"{", 400, "not JSON"),
         ("POST", "/pipelines/orders/rewind", b"[1]", 400, "must be a JSON object"),
-        ("POST", "/pipelines/orders/rewind", b'{"file": "/etc/passwd"}', 400, "must be a JSON object"),
-        ("POST", "/pipelines/orders/stop", b'{"batch": 1}', 400, "must be a JSON object"),
+        ("POST", "/pipelines/orders/rewind", b'{"file": "/etc/passwd"}', 400, "'file' is not known"),
+        ("POST", "/pipelines/orders/stop", b'{"batch": 1}', 400, "'stop' takes nothing"),
+        ("POST", "/pipelines/orders/rewind", b"[" * 60_000, 400, "not JSON"),
+        ("GET", "/pipelines/orders/stop", None, 404, "An order is a POST"),
         ("POST", "/pipelines/orders/rewind", b"{}", 409, "say where to"),
         ("POST", "/pipelines/orders/rewind", b" " * 100_000, 413, "too long"),
         ("PUT", "/pipelines/orders", b"{}", 405, ""),

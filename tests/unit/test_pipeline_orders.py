@@ -136,11 +136,27 @@ def test_a_rewind_that_is_refused_leaves_the_pipeline_running(
     def refuse(*given: Any, **named: Any) -> None:
         raise OptionError("batch 3 is not known any more.")
 
-    monkeypatch.setattr(orders, "rewind", refuse)
     with running(runner) as told:
+        with pytest.raises(OptionError, match="no query has begun there"):
+            told.rewind("a", batch=3)
+        assert [query.isActive for query in queries] == [True, True], "it was not even stopped"
+        monkeypatch.setattr(orders, "Log", str)  # as if it could be told only then
+        monkeypatch.setattr(orders, "plan", lambda *given: None)
+        monkeypatch.setattr(orders, "rewind", refuse)
         with pytest.raises(OptionError, match="not known any more"):
             told.rewind("a", batch=3)
         wait(lambda: len(queries) == 3 and runner.running[0].state is State.RUNNING)
+
+
+def test_an_order_that_comes_as_the_program_ends_leaves_no_lease(made: tuple[Runner, list[Query]]) -> None:
+    runner, _ = made
+    with running(runner) as told:
+        each = runner.running[0]
+        told.stop("a")
+        begin, told.runner.begin_again = runner.begin_again, lambda each: (begin(each), runner.stopping.set())  # type: ignore[method-assign,assign]
+        with pytest.raises(OptionError, match="about to end"):
+            told.start("a")
+    assert (each.state, each.lease) == (State.STOPPED, None)
 
 
 @pytest.mark.parametrize(

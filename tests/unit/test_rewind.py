@@ -18,6 +18,7 @@ from penstock.checkpoints.rewind import Rewound, SinkMemory, rewind
 from penstock.errors import ConnectError, OptionError
 
 ID = "4949678e-5a8b-467a-a0e9-ba0697f6c0f2"
+BY_BATCH = SinkMemory("d", "by-batch")
 AGAIN, REMEMBERS, FILES = SinkMemory("a", "again"), SinkMemory("b", "remembers"), SinkMemory("c", "skips-files")
 
 
@@ -345,6 +346,8 @@ def test_sinks_that_would_lose_rows_are_refused(folder: Path, tmp_path: Path) ->
     for new in (False, True):
         with pytest.raises(OptionError, match=r"sink 'c' is Spark's sink of files.*another path"):
             rewind(str(folder), 1, sinks=[AGAIN, FILES], new_query=new)
+    with pytest.raises(OptionError, match=r"sink 'd' has a folder for each batch.* --new-query"):
+        rewind(str(folder), 1, sinks=[AGAIN, BY_BATCH])
     assert content(tmp_path) == before
     assert rewind(str(folder), 1, sinks=[AGAIN]).kept == 1
 

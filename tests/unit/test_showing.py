@@ -46,6 +46,15 @@ def test_the_table_has_a_row_for_each_pipeline_and_its_error_below() -> None:
     assert "billing: nobody answers at [nats://x:1]" in text
 
 
+def test_a_narrow_terminal_shows_fewer_figures_and_whole_words() -> None:
+    assert [column.header for column in table([ORDERS], 80).columns] == [
+        "pipeline", "state", "records/s", "lag", "behind"
+    ]  # fmt: skip
+    console = Console(file=io.StringIO(), width=40)
+    console.print(table([BROKEN], 40))
+    assert "│ billing  │ restarts in 4 s │" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_a_summary_is_one_line_for_one_pipeline_and_for_many() -> None:
     assert summary([ORDERS]) == "orders: running, 72,240 records, 1,204 a second, lag 17 (0.3 s)"
     assert summary([ORDERS, BROKEN]) == (

@@ -23,10 +23,11 @@ class SinkMemory:
 
     "again": it writes them. "remembers": it knows batches of this query, and would skip or refuse them. "skips-files":
     Spark's sink of files, whose _spark_metadata skips batches by their numbers, whichever query they are of.
+    "by-batch": files in a folder for each batch of this query, which the batch of that number takes the place of.
     """
 
     name: str
-    kind: Literal["again", "remembers", "skips-files"]
+    kind: Literal["again", "remembers", "skips-files", "by-batch"]
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,12 @@ def _refuse_first(log: Log, kept: int) -> None:
     log.entry(kept - 1)
 
 
+_NEW_QUERY = (
+    "With --new-query the query gets another id, and rows that it reads again are written as new ones, beside what is "
+    "there."
+)
+
+
 def _refuse_sinks(sinks: Sequence[SinkMemory], new_query: bool) -> None:
     for sink in sinks:
         if sink.kind == "skips-files":
@@ -152,8 +159,13 @@ def _refuse_sinks(sinks: Sequence[SinkMemory], new_query: bool) -> None:
         if sink.kind == "remembers" and not new_query:
             raise OptionError(
                 f"sink '{sink.name}' remembers the batches that this query wrote, and would skip or refuse them. "
-                "With --new-query the query gets another id, and rows that it reads again are written "
-                "as new ones."
+                f"{_NEW_QUERY}"
+            )
+        if sink.kind == "by-batch" and not new_query:
+            raise OptionError(
+                f"sink '{sink.name}' has a folder for each batch of this query. Rows that are read again may fall into "
+                "other batches, and would lie there beside those of batches that were written before. "
+                f"{_NEW_QUERY}"
             )
 
 

@@ -94,7 +94,7 @@ def run(console: Console, records: int, master: str) -> None:
             _prepare(server.url)
             job = _Job(server.url, Path(folder), master, records, _Page.where_possible())
             if job.page is not None:
-                console.print(f"the page: {job.page.address}", highlight=False, soft_wrap=True)
+                console.print(f"the page, once Spark has started: {job.page.address}", highlight=False, soft_wrap=True)
             console.print(f"the pipeline, {job.file.name}:", highlight=False)
             console.print(job.file.read_text(), style="dim", highlight=False, markup=False)
             task = progress.add_task("Spark, killed in the middle", total=records)

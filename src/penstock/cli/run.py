@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # Spark takes seconds to import, and other commands need none
     from penstock.monitor.server import Address
     from penstock.pipelines.pipeline import Pipeline
 
+PORT = 8686  # where the address names none
+
 
 def run(
     files: Files,
@@ -78,8 +80,12 @@ def _address(http: str | None, cert: Path | None, cert_key: Path | None) -> "Add
     require()
     from penstock.monitor.server import Address
 
+    if not http.isdecimal() and ":" not in http.rpartition("]")[2]:
+        http = f"{http}:{PORT}"
     files = {name: str(file) if file else None for name, file in (("cert", cert), ("cert_key", cert_key))}
-    return Address.parse(http, key=os.environ.get("PENSTOCK_API_KEY") or None, **files)
+    address = Address.parse(http, key=os.environ.get("PENSTOCK_API_KEY") or None, **files)
+    address.require_free()
+    return address
 
 
 def _exports() -> bool:

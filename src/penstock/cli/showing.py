@@ -19,6 +19,7 @@ from rich.text import Text
 
 MINUTE = 60.0
 REDRAWN = 2  # times a second
+WIDE, NARROW = 100, 60  # columns of a terminal
 _COLOURS = {"running": "green", "failed": "red", "waiting to restart": "yellow"}
 # What a line of JSON tells of each pipeline.
 _TOLD = ("key", "state", "rate", "lag", "lag_seconds", "batch", "messages_read", "errors_count", "restarts", "error")
@@ -59,7 +60,11 @@ class Display:
     def showing(self, look: Look) -> Iterator[None]:
         """Show how pipelines are, while they run."""
         if self.style is Log.TABLE:
-            with Live(get_renderable=lambda: table(look()), console=self.console, refresh_per_second=REDRAWN):
+            with Live(
+                get_renderable=lambda: table(look(), self.console.width),
+                console=self.console,
+                refresh_per_second=REDRAWN,
+            ):
                 yield
             return
         over = threading.Event()
@@ -81,17 +86,24 @@ class Display:
                 self.say(summary(shown))
 
 
-def table(shown: Sequence[Mapping[str, Any]]) -> Table:
-    """A row for each pipeline, what is wrong first; its error stands below it."""
+def table(shown: Sequence[Mapping[str, Any]], width: int = 120) -> Table:
+    """A row for each pipeline, what is wrong first; its error stands below it. A narrow terminal has fewer columns."""
+    figures: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "records/s": lambda each: f"{each['rate']:,.0f}",
+        "lag": lambda each: "" if each["lag"] is None else f"{each['lag']:,}",
+        "behind": _seconds,
+        "errors": lambda each: f"{each['errors_count']:,}",
+        "restarts": lambda each: f"{each['restarts']:,}",
+        "batch": lambda each: "" if each["batch"] is None else f"{each['batch']:,}",
+        "records": lambda each: f"{each['messages_read']:,}",
+    }
+    names = list(figures)[: 7 if width >= WIDE else 3 if width >= NARROW else 0]
     drawn = Table("pipeline", "state")
-    for name in ("records/s", "records", "lag", "behind", "batch", "errors", "restarts"):
+    for name in names:
         drawn.add_column(name, justify="right")
     for each in shown:
-        drawn.add_row(
-            Text(each["key"]), Text(_state(each), _COLOURS.get(each["state"], "dim")), f"{each['rate']:,.0f}",
-            f"{each['messages_read']:,}", "" if each["lag"] is None else f"{each['lag']:,}", _seconds(each),
-            "" if each["batch"] is None else f"{each['batch']:,}", f"{each['errors_count']:,}", f"{each['restarts']:,}",
-        )  # fmt: skip
+        state = Text(_state(each), _COLOURS.get(each["state"], "dim"))
+        drawn.add_row(Text(each["key"]), state, *(figures[name](each) for name in names))
     if broken := [f"{each['key']}: {each['error']}" for each in shown if each["error"]]:
         drawn.caption = Text("\n".join(broken), "red")
         drawn.caption_justify = "left"

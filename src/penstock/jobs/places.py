@@ -78,7 +78,7 @@ class Places:
         if not found:
             return [], [
                 f"no Spark UI answers on this machine, at ports {PORTS[0]} to {PORTS[-1]}. Say where to look, by "
-                "--spark, --master, --events or --checkpoints."
+                "--spark, --master, --events or --checkpoints; of `penstock run --http`, by --api."
             ]
         return merged(job for jobs in found for job in jobs), []
 
@@ -148,11 +148,16 @@ def _checkpoints(location: str) -> tuple[list[Job], list[str]]:
             try:
                 head, mark, rest = location.partition("?")  # behind it may be credentials, which messages do not show
                 log = Log(f"{head.rstrip('/')}/{below}{mark}{rest}".replace("/?", "?").rstrip("/"))
-                jobs.append(_checkpoint(log, below or at.location.rpartition("/")[2], has_lease=FILE in names))
+                jobs.append(
+                    _checkpoint(
+                        log, below.removeprefix(".penstock/") or at.location.rpartition("/")[2], has_lease=FILE in names
+                    )
+                )
             except PenstockError as error:
                 problems.append(str(error))
         elif depth < DEEPEST:
-            inner = [name for name in at.folders() if not name.startswith("_")]
+            # A copy that a rewind has made has the id of its query, and tells of the past.
+            inner = [name for name in at.folders() if not name.startswith("_") and ".before-rewind-" not in name]
             todo += [(f"{below}/{name}".lstrip("/"), at.within(name), depth + 1) for name in inner]
     return jobs, problems
 

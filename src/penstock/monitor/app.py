@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -66,7 +66,7 @@ class Access:
 
     def refusal(self, request: Request) -> tuple[int, str] | None:
         """Why a request is not answered, with the status; None where it is."""
-        named = (urlsplit(f"//{request.headers.get('host', '')}").hostname or "").lower()
+        named = (_parts(f"//{request.headers.get('host', '')}").hostname or "").lower()
         if self.is_loopback and not is_loopback(named):
             return 421, f"this address is for programs on this machine: ask for it as localhost, not as '{named[:80]}'."
         is_order = request.method not in ("GET", "HEAD")
@@ -74,7 +74,7 @@ class Access:
             return None  # these files hold no figures, and a browser that opens a page or follows a link sends no key
         origin = request.headers.get("origin")
         site = request.headers.get("sec-fetch-site", "none")
-        if site == "cross-site" or (origin and (urlsplit(origin).netloc != request.headers.get("host"))):
+        if site == "cross-site" or (origin and (_parts(origin).netloc != request.headers.get("host"))):
             return 403, "pages of other sites are not answered."
         if not is_order and self.is_loopback:
             return None
@@ -84,6 +84,14 @@ class Access:
         if not hmac.compare_digest(given.encode(), self.key.encode()):
             return 403, "the key is wrong."
         return None
+
+
+def _parts(text: str) -> SplitResult:
+    """The parts of an address; of what is none, empty ones."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
 
 
 def is_loopback(host: str) -> bool:
@@ -205,11 +213,14 @@ class Api:
         return JSONResponse({"status": "live"})
 
     def health(self, request: Request) -> Response:
-        """Whether all is well: 503 while a pipeline has failed or waits to start again."""
+        """Whether all is well: 503 while a pipeline starts, has failed or waits to start again."""
         shown = view.overview(self.store, self.pipelines)
         ill = {each["key"]: each["error"] for each in shown if each["state"] == view.FAILED or each["error"]}
-        body = {"status": "ready" if not ill else "not ready", "pipelines": len(shown), "errors": ill}
-        return JSONResponse(body, 503 if ill else 200)
+        starting = [each["key"] for each in shown if each["state"] == view.STARTING]
+        is_ready = not ill and not starting
+        status = "ready" if is_ready else "not ready"
+        body = {"status": status, "pipelines": len(shown), "starting": starting, "errors": ill}
+        return JSONResponse(body, 200 if is_ready else 503)
 
     def stats(self, request: Request) -> Response:
         """Figures of the whole program."""
@@ -237,7 +248,9 @@ class Api:
         key = request.path_params["key"]
         shown = view.one(self.store, self.pipelines, key)
         if shown is None:
-            raise HTTPException(404, f"there is no pipeline '{key[:80]}'.")
+            is_order = key.rpartition("/")[2] in VERBS
+            hint = " An order is a POST." if is_order else ""
+            raise HTTPException(404, f"there is no pipeline '{key[:80]}'.{hint}")
         return JSONResponse(shown)
 
     def checkpoints(self, request: Request) -> Response:
@@ -260,11 +273,14 @@ class Api:
                 raise HTTPException(413, "that is too long for an order.")
         try:
             given = json.loads(bytes(body) or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             raise HTTPException(400, "the body is not JSON.") from None
         known = {"batch", "time", "positions", "new_query"} if verb == "rewind" else set()
-        if not isinstance(given, dict) or not set(given) <= known:
+        if not isinstance(given, dict):
             raise HTTPException(400, "the body must be a JSON object; of rewind, with 'batch', 'time' or 'positions'.")
+        if unknown := sorted(set(given) - known):
+            may = f"'{verb}' takes {', '.join(sorted(known))}" if known else f"'{verb}' takes nothing"
+            raise HTTPException(400, f"'{unknown[0][:80]}' is not known: {may}.")
         return await run_in_threadpool(self._do, verb, request.path_params["key"], given)
 
     def _asked(self, verb: str, request: Request) -> Response:

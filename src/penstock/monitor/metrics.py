@@ -90,10 +90,10 @@ class Metrics(Collector):
         def written(query: Watched) -> Figures:
             return by_tasks[query.id, "write"]
 
-        counters: dict[str, tuple[str, Callable[[Watched], float]]] = {
+        counters: dict[str, tuple[str, Callable[[Watched], float | None]]] = {
             "penstock_records_read": ("Records that batches have read.", lambda q: q.rows),
             "penstock_bytes_read": ("Bytes of records, as columns in memory.", lambda q: read(q).bytes),
-            "penstock_records_written": ("Rows that sinks took.", lambda q: max(q.written, written(q).rows)),
+            "penstock_records_written": ("Rows that sinks took, where that is known.", self.store.written),
             "penstock_bytes_written": ("Bytes of rows that sinks took.", lambda q: written(q).bytes),
             "penstock_batches": ("Batches with records that are done.", lambda q: q.batches),
             "penstock_errors": ("Records that could not be decoded.", lambda q: q.errors),
@@ -102,7 +102,8 @@ class Metrics(Collector):
         for name, (text, value) in counters.items():
             counter = CounterMetricFamily(name, text, labels=["pipeline"])
             for query in queries:
-                counter.add_metric([query.name], value(query))
+                if (total := value(query)) is not None:
+                    counter.add_metric([query.name], total)
             yield counter
         for field, figure in FIGURES.items():
             counter = CounterMetricFamily(figure.name, figure.text, labels=["pipeline", "part"])

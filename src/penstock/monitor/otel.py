@@ -17,6 +17,7 @@ from penstock.monitor.needed import ENDPOINTS
 
 log = logging.getLogger("penstock")
 EVERY = 60_000  # milliseconds, as OpenTelemetry has it
+LAST = 3.0  # seconds for what is sent at the end
 
 
 class Export:
@@ -46,7 +47,7 @@ class Export:
     def stop(self) -> None:
         """Send what there is, and end."""
         self._over.set()
-        self._thread.join(10)
+        self._thread.join(LAST)
         self.exporter.shutdown()
 
     def _run(self) -> None:

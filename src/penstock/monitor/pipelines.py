@@ -36,12 +36,13 @@ class RunningPipelines:
 
     def _told(self, each: Running) -> Told:
         pipeline, is_waiting = each.pipeline, each.state is State.WAITING
+        is_again = each.state is State.STARTING and each.failures > 0
         return Told(
             key=pipeline.key,
             title=pipeline.title,
             state=str(each.state),
             guarantee=pipeline.guarantee(),
-            error=each.error if is_waiting or each.state is State.FAILED else "",
+            error=each.error if is_waiting or each.state is State.FAILED or is_again else "",
             failures=each.failures,
             restarts=each.restarts,
             errors=self.runner.store.totals(pipeline.key)[1],

@@ -1,5 +1,6 @@
 """The HTTP server in a thread of its own. Knows uvicorn, addresses and TLS."""
 
+import logging
 import secrets
 import socket
 import ssl
@@ -44,6 +45,23 @@ class Address:
                     "be files in PEM, of the same pair."
                 ) from None
 
+    def require_free(self) -> None:
+        """A ConnectError where somebody else listens there already."""
+        self.listening().close()
+
+    def listening(self) -> socket.socket:
+        """A socket that is bound to it. A ConnectError where that cannot be."""
+        bound = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((self.host, self.port))
+        except OSError as error:
+            bound.close()
+            raise ConnectError(
+                f"nothing can listen at {self.host}:{self.port}: {error.strerror}. Name another port."
+            ) from None
+        return bound
+
     @classmethod
     def parse(cls, text: str, **more: str | None) -> Self:
         """From `host:port`, `port` or `host`."""
@@ -60,14 +78,7 @@ class Server:
 
     def __init__(self, app: ASGIApp, address: Address, end: Callable[[], None] | None = None):
         self.address, self._end = address, end
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        self._socket = socket.socket(family)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind((address.host, address.port))
-        except OSError as error:
-            self._socket.close()
-            raise ConnectError(f"nothing can listen at {address.host}:{address.port}: {error.strerror}.") from None
+        self._socket = address.listening()
         self._socket.listen(128)  # who asks from now on waits until it answers
         config = uvicorn.Config(
             app, log_level="error", access_log=False, ssl_certfile=address.cert, ssl_keyfile=address.cert_key,
@@ -90,6 +101,8 @@ class Server:
 
     def stop(self) -> None:
         """Answer what was asked, and end."""
+        # Who is cut off in the middle of a request would be told with a traceback each.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         if self._end is not None:
             self._end()
         self._server.should_exit = True

@@ -13,7 +13,7 @@ from penstock.kit.figures import Figures
 from penstock.watch.progress import Batch, SourceProgress
 from penstock.watch.store import Point, Store, Watched
 
-RUNNING, ENDED, FAILED = "running", "stopped", "failed"
+STARTING, RUNNING, ENDED, FAILED = "starting", "running", "stopped", "failed"
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,7 @@ def short(told: Told, store: Store, query: Watched | None) -> dict[str, Any]:
         "messages_read": query.rows if query is not None else 0,
         "batches_processed": query.batches if query is not None else 0,
         "errors_count": max(told.errors, query.errors if query is not None else 0),
-        # Spark does not know it where batches go to several sinks, and tasks do not report with Spark Connect.
-        "written": max(query.written, store.by_tasks(query, "write").rows) if query is not None else 0,
+        "written": store.written(query) if query is not None else None,
         "query": query.id if query is not None else None,
         "run": query.run if query is not None else None,
     }
@@ -182,7 +181,7 @@ def stats(store: Store, pipelines: Pipelines | None, began: float) -> dict[str, 
                 "status": each["state"],
                 "enabled": True,
                 "messages_produced": each["messages_read"],
-                "messages_sent": each["written"],
+                "messages_sent": each["written"] or 0,
                 "errors": each["errors_count"],
                 "last_error": each["error"],
             }

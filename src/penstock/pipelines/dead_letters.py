@@ -37,7 +37,10 @@ def source_of(pipeline: Pipeline) -> SourceEnd:
         raise OptionError(f'{pipeline.file}: it has no dead letters: set mode = "dead_letter" in [errors].')
     kind = systems.SOURCES.get("file_system" if sink.type in FILES else sink.type)
     if kind is None or kind.options is None or (sink.type in FILES and sink.type != "parquet"):
-        raise OptionError(f"{pipeline.file}: dead letters in '{sink.type}' cannot be read back.")
+        raise OptionError(
+            f"{pipeline.file}: dead letters in '{sink.type}' cannot be read back here. Look into them with what reads "
+            f"{sink.type}, or send them to a stream, a topic or parquet."
+        )
     options = _read_options(sink, kind)
     file_format = sink.type if sink.type in FILES else None
     return SourceEnd("dead-letters", sink.type, options, sink.hidden, kind=kind, file_format=file_format)

@@ -19,14 +19,14 @@ _KEY = re.compile(r"""\s*("(?:\\.|[^"\\])*"|'[^']*'|[A-Za-z0-9_-]+)\s*""")
 
 
 class Problem(NamedTuple):
-    """What is wrong in a file, and where."""
+    """What is wrong in a file, and where: line 0 is the file itself."""
 
     file: Path
     line: int
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.text}"
+        return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
 
 
 class FileError(OptionError):
@@ -78,7 +78,7 @@ def read(path: Path) -> Document:
     try:
         text = path.read_bytes().decode()
     except OSError as error:
-        raise FileError([Problem(path, 1, f"cannot be read: {error.strerror}.")]) from None
+        raise FileError([Problem(path, 0, f"cannot be read: {error.strerror}.")]) from None
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
         raise FileError([Problem(path, line, "is not UTF-8, as TOML must be.")]) from None

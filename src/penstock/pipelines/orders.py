@@ -2,18 +2,21 @@
 pipeline is done one after the other. Knows the runner; no HTTP.
 """
 
+import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.checkpoints.plan import moment_of
+from penstock.checkpoints.log import Log
+from penstock.checkpoints.plan import moment_of, plan
 from penstock.checkpoints.rewind import Target, rewind
 from penstock.errors import OptionError
 from penstock.pipelines.restore import memories
 from penstock.pipelines.runner import STOP_EVERY, STOP_WITHIN, Runner, Running, State, batch_in_hand
 
 DONE_WITHIN = 90.0
+ENDS = "the program is about to end."
 
 
 class Orders:
@@ -52,15 +55,19 @@ class Orders:
         positions: Mapping[str, Any] | None = None, new_query: bool = False,
     ) -> str:  # fmt: skip
         """Set a pipeline back to a batch, a time or positions, as `penstock checkpoints rewind` does. It is stopped for
-        that, and runs again afterwards if it did before. An OptionError where that is refused: it goes on as it was.
+        that, and runs again afterwards if it did before. An OptionError where that is refused: it goes on as it was,
+        and is not even stopped where that can be told before.
         """
-        to = _target(batch, time, positions)
+        to, anew = _target(batch, time, positions), bool(new_query)
         with self._alone(key) as each:
-            was_running = not each.is_over
+            was_running, location, sinks = not each.is_over, each.pipeline.location, memories(each.pipeline)
+            with _in_words_of_http():
+                plan(Log(location), to, None, sinks, anew)
             if was_running:
                 self._stop(each)
             try:
-                went = rewind(each.pipeline.location, to, sinks=memories(each.pipeline), new_query=bool(new_query))
+                with _in_words_of_http():
+                    went = rewind(location, to, sinks=sinks, new_query=anew)
             finally:
                 if was_running:
                     self._start(each)
@@ -73,7 +80,7 @@ class Orders:
         if each is None:
             raise OptionError(f"there is no pipeline '{key}' that runs here.")
         if self.runner.stopping.is_set():
-            raise OptionError("the program is about to end.")
+            raise OptionError(ENDS)
         return _Alone(each, self._locks[key])
 
     def _stop(self, each: Running) -> None:
@@ -91,6 +98,9 @@ class Orders:
         self.runner.begin_again(each)
         if each.state is State.FAILED:  # its checkpoint was not to be had
             raise OptionError(each.error)
+        if self.runner.stopping.is_set():
+            self.runner.let_go(each)
+            raise OptionError(ENDS)
 
 
 class _Alone:
@@ -106,6 +116,16 @@ class _Alone:
 
     def __exit__(self, *what: object) -> None:
         self.lock.release()
+
+
+@contextlib.contextmanager
+def _in_words_of_http() -> Iterator[None]:
+    """Errors that speak of the command line, as those who ask by HTTP know it."""
+    try:
+        yield
+    except OptionError as error:
+        words = str(error).replace("--new-query", '"new_query": true')
+        raise OptionError(words.replace("a new checkpointLocation", "another location in [checkpoint]")) from None
 
 
 def _stop_after_its_batch(query: Any) -> None:

@@ -25,6 +25,8 @@ def memories(pipeline: Pipeline) -> list[SinkMemory]:
             listed.append(SinkMemory(sink.name, "remembers"))
         elif sink.type in FILES and is_one_write:
             listed.append(SinkMemory(sink.name, "skips-files"))
+        elif sink.type in FILES:
+            listed.append(SinkMemory(sink.name, "by-batch"))
         else:
             listed.append(SinkMemory(sink.name, "again"))
     return listed

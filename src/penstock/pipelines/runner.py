@@ -180,6 +180,11 @@ class Runner:
         if each.lease is not None:
             each.due, each.is_parked, each.state = 0.0, False, State.STARTING
 
+    def let_go(self, each: Running) -> None:
+        """Give up a pipeline that was to begin again, and never will: the program ends."""
+        if not each.is_over and each.query is None:
+            self._over(each, State.STOPPED)
+
     def _start(self, each: Running) -> None:
         pipeline = each.pipeline
         if each.is_lost:
@@ -207,7 +212,7 @@ class Runner:
         """Start again after a while, or stay down: `for_good`, or after too many failures in a row."""
         restart, why = each.pipeline.restart, masked(in_its_words(why, each.pipeline))
         each.error, each.failures = why, each.failures + 1
-        if for_good or each.failures > restart.max_restarts:
+        if for_good or each.failures > restart.max_restarts or self.stopping.is_set():
             self._over(each, State.FAILED)
             return
         wait = min(restart.max_backoff, restart.backoff * 2 ** (each.failures - 1))

@@ -38,11 +38,13 @@ def listen(spark: "SparkSession", store: Store) -> Any:
     listener = Listener()
     if not type(spark).__module__.startswith("pyspark.sql.connect"):
         from pyspark import SparkContext
+        from pyspark.java_gateway import ensure_callback_server_started
 
         # What PySpark makes of this property asks Java for each value of an event in turn: 40 ms of Python's time and
         # 80 of Java's for each batch. The JSON of the whole takes 1.
-        wrapper = SparkContext._jvm.PythonStreamingQueryListenerWrapper  # type: ignore[union-attr] # there is one
-        listener._jlistenerobj = wrapper(_Events(store))
+        java = SparkContext._jvm.org.apache.spark.sql.streaming  # type: ignore[union-attr] # there is one
+        ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call] # it has no types
+        listener._jlistenerobj = java.PythonStreamingQueryListenerWrapper(_Events(store))
     spark.streams.addListener(listener)
     return listener
 

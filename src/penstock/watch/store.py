@@ -69,7 +69,7 @@ class Watched:
     runs: int = 0
     batches: int = 0  # with rows
     rows: int = 0
-    written: int = 0
+    written: int | None = None  # where Spark knows it
     errors: int = 0
     last: Batch | None = None
     log: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=BATCHES))
@@ -145,7 +145,8 @@ class Store:
                 query.recent.append(batch)
                 query.batches += bool(batch.rows)
                 query.rows += batch.rows
-                query.written += batch.written or 0
+                if batch.written is not None:
+                    query.written = (query.written or 0) + batch.written
                 query.errors += batch.errors
                 for stage, seconds in batch.seconds.items():
                     query.stages.setdefault(stage, Histogram()).add(seconds)
@@ -190,6 +191,11 @@ class Store:
         """What tasks of a query have counted: of all that it did, or nothing."""
         counted = self.counted()
         return sum((Figures.of_json(counted.get((id, way), {})) for id in query.ids), Figures())
+
+    def written(self, query: Watched) -> int | None:
+        """Rows that sinks took, by Spark or by tasks; None where neither tells, as with files in Spark Connect."""
+        by_tasks = self.by_tasks(query, "write").rows
+        return max(query.written or 0, by_tasks) if by_tasks or query.written is not None else None
 
     def _named(self, name: str) -> Watched | None:
         return next((query for query in self.queries.values() if query.name == name), None)
