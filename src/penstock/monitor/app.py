@@ -42,6 +42,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_ENCODED = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 SCRIPTS = ("app", "charts", "detail", "flow", "format", "live", "orders", "overview", "panels", "theme")
 PAGES = {
     "": ("index.html", "text/html"),
@@ -120,7 +121,6 @@ class Api:
     def app(self) -> ASGIApp:
         """The application, which answers only those who may ask."""
         routes = [
-            *(Route(f"/{path}", _file(*page)) for path, page in PAGES.items()),
             Route("/health", self.health),
             Route("/health/live", self.live),
             Route("/health/ready", self.health),
@@ -130,6 +130,7 @@ class Api:
             Route("/openapi.json", self.openapi),
             Route("/pipelines", self.all),
             *(Route(path, self.all) for path in ("/sources", "/sinks")),
+            *(Route(f"/{path}", _file(*page)) for path, page in PAGES.items()),
             # Names of queries may have slashes in them, so what ends in more than the key comes first.
             Route("/pipelines/{key:path}/checkpoints", self.checkpoints),
             Route("/pipelines/{key:path}/dead-letters", self.dead_letters),
@@ -150,7 +151,7 @@ class Api:
 
             async def with_headers(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    message["headers"] += [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                    message["headers"] += _ENCODED
                 await send(message)
 
             refusal = self.access.refusal(Request(scope))
