@@ -48,17 +48,18 @@ class Pipelines(Protocol):
 
 def overview(store: Store, pipelines: Pipelines | None) -> list[dict[str, Any]]:
     """All pipelines, or all queries of a program without pipelines: what is wrong comes first."""
+    listed = _told(store, pipelines)
     with store.lock:
-        shown = [short(told, store, store.named(told.key)) for told in _told(store, pipelines)]
+        shown = [short(told, store, store.named(told.key)) for told in listed]
     return sorted(shown, key=lambda each: (_urgency(each), each["key"]))
 
 
 def one(store: Store, pipelines: Pipelines | None, key: str) -> dict[str, Any] | None:
     """A pipeline or query with all that is known of it; None where there is none of that key."""
+    told = next((each for each in _told(store, pipelines) if each.key == key), None)
+    if told is None:
+        return None
     with store.lock:
-        told = next((each for each in _told(store, pipelines) if each.key == key), None)
-        if told is None:
-            return None
         query = store.named(key)
         more: dict[str, Any] = {
             "flow": list(told.flow),
@@ -106,8 +107,11 @@ def short(told: Told, store: Store, query: Watched | None) -> dict[str, Any]:
 
 
 def _told(store: Store, pipelines: Pipelines | None) -> Sequence[Told]:
+    """All of them. Pipelines may have a lock of their own, in which they tell the store: so not inside of its lock."""
     if pipelines is not None:
         return pipelines.all()
+    with store.lock:
+        queries = sorted(store.queries.values(), key=lambda query: query.began)
     return [
         Told(
             key=query.name,
@@ -118,7 +122,7 @@ def _told(store: Store, pipelines: Pipelines | None) -> Sequence[Told]:
             log=list(query.log),
             flow=[{"part": "source", "type": s.format} for s in query.last.sources] if query.last else [],
         )
-        for query in sorted(store.queries.values(), key=lambda query: query.began)
+        for query in queries
     ]
 
 
