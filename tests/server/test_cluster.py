@@ -14,7 +14,8 @@ from penstock.clients.jetstream import engines
 from penstock.clients.jetstream.calls import Calls, Stored
 from penstock.errors import ConnectError, DataLossError, PenstockError
 from penstock.planning.positions import Range
-from penstock.testing.nats_server import NatsServer, free_port
+from penstock.testing.nats_cluster import NatsCluster
+from penstock.testing.nats_server import NatsServer
 
 ENGINES = ("consumer", "direct")
 COUNT = 3000
@@ -23,41 +24,10 @@ SHORT_TIMEOUTS = {"requestTimeout": "3s", "connectTimeout": "1s"}
 FILLER = random.Random(6).randbytes(200)
 
 
-class Cluster:
-    """Three servers that know each other."""
-
-    def __init__(self, folder: Any):
-        ports = [free_port() for _ in range(3)]
-        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
-        self.servers = [
-            NatsServer(
-                folder / f"n{k}",
-                config=f"""
-                jetstream {{ store_dir: "{folder / f"n{k}" / "data"}" }}
-                cluster {{ name: C, listen: "127.0.0.1:{port}", routes: [ {routes} ] }}""",
-            )
-            for k, port in enumerate(ports)
-        ]
-
-    @property
-    def url(self) -> str:
-        return ",".join(server.url for server in self.servers)
-
-    def named(self, name: str) -> NatsServer:
-        return next(server for server in self.servers if f"s{server.port}" == name)
-
-    def first(self, server: NatsServer) -> str:
-        """The addresses, this server's first: a reader connects to it."""
-        return ",".join([server.url, *(other.url for other in self.servers if other is not server)])
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
     """Three servers, and on all of them the stream S of 3,000 messages and T of 100."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
-    with contextlib.ExitStack() as stack:
-        for server in made.servers:
-            stack.enter_context(server)
+    with NatsCluster(tmp_path_factory.mktemp("cluster")) as made:
         until(lambda: asked(made, lambda admin: admin.create("S", num_replicas=3)), 30)
         with contextlib.closing(Admin(made.url)) as admin:
             admin.create("T", num_replicas=3)
@@ -66,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
-def asked(cluster: Cluster, what: Any) -> Any:
+def asked(cluster: NatsCluster, what: Any) -> Any:
     """The answer of whichever server can be reached; None where there is none yet."""
     try:
         with contextlib.closing(Admin(cluster.url, requestTimeout="2s", connectTimeout="1s")) as admin:
@@ -75,13 +45,13 @@ def asked(cluster: Cluster, what: Any) -> Any:
         return None
 
 
-def leader(cluster: Cluster) -> str | None:
+def leader(cluster: NatsCluster) -> str | None:
     answer = asked(cluster, lambda admin: admin.calls.call("STREAM.INFO.S")["cluster"])
     return answer.get("leader") if isinstance(answer, dict) else None
 
 
 @pytest.fixture
-def healthy(cluster: Cluster) -> Cluster:
+def healthy(cluster: NatsCluster) -> NatsCluster:
     """The cluster, when every server is up, has a leader and all messages."""
 
     def is_healthy() -> bool:
@@ -107,7 +77,7 @@ def ids(rows: Any) -> list[int]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.usefixtures("many_requests")
-def test_a_leader_that_steps_down_in_the_middle_of_a_range_costs_no_row(healthy: Cluster, engine: str) -> None:
+def test_a_leader_that_steps_down_in_the_middle_of_a_range_costs_no_row(healthy: NatsCluster, engine: str) -> None:
     with opened(healthy.url, stream="S", readEngine=engine, **SHORT_TIMEOUTS) as source:
         reading = source.read(whole(source, "S"))
         read = ids(next(reading))
@@ -123,7 +93,7 @@ def test_a_leader_that_steps_down_in_the_middle_of_a_range_costs_no_row(healthy:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.usefixtures("many_requests")
-def test_a_server_that_dies_in_the_middle_of_a_range_costs_no_row(healthy: Cluster, engine: str) -> None:
+def test_a_server_that_dies_in_the_middle_of_a_range_costs_no_row(healthy: NatsCluster, engine: str) -> None:
     """The one that the reader is connected to, and that leads the stream."""
     victim = healthy.named(leader(healthy) or "")
     with opened(healthy.first(victim), stream="S", readEngine=engine, **SHORT_TIMEOUTS) as source:
@@ -139,7 +109,7 @@ def test_a_server_that_dies_in_the_middle_of_a_range_costs_no_row(healthy: Clust
     assert read == list(range(COUNT))
 
 
-def test_a_query_goes_on_over_another_server(healthy: Cluster) -> None:
+def test_a_query_goes_on_over_another_server(healthy: NatsCluster) -> None:
     victim = healthy.servers[0]
     with opened(healthy.first(victim), stream="T", **SHORT_TIMEOUTS) as source:
         query = Query(source)
@@ -157,13 +127,13 @@ def test_a_query_goes_on_over_another_server(healthy: Cluster) -> None:
 # --- a stream in memory on one server, which that server's restart empties: it counts from 1 again ---
 
 
-def holder(cluster: Cluster, stream: str) -> NatsServer:
+def holder(cluster: NatsCluster, stream: str) -> NatsServer:
     """The server that has the stream."""
     info = until(lambda: asked(cluster, lambda admin: admin.calls.call(f"STREAM.INFO.{stream}")["cluster"]), 20)
     return cluster.named(info["leader"])
 
 
-def empty(cluster: Cluster, stream: str, refill: int) -> None:
+def empty(cluster: NatsCluster, stream: str, refill: int) -> None:
     """Restart the server that has the stream in memory, and publish other messages, from 1000 on."""
     server = holder(cluster, stream)
     server.kill()
@@ -173,14 +143,16 @@ def empty(cluster: Cluster, stream: str, refill: int) -> None:
 
 
 @pytest.fixture
-def volatile(healthy: Cluster, stream: str) -> str:
+def volatile(healthy: NatsCluster, stream: str) -> str:
     until(lambda: asked(healthy, lambda admin: admin.create(stream, storage="memory")), 20)
     until(lambda: asked(healthy, lambda admin: admin.numbers(stream, 50)), 20)
     return stream
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_stream_that_was_emptied_and_filled_again_is_loss(healthy: Cluster, volatile: str, restarted: bool) -> None:
+def test_a_stream_that_was_emptied_and_filled_again_is_loss(
+    healthy: NatsCluster, volatile: str, restarted: bool
+) -> None:
     with opened(healthy.url, stream=volatile, **SHORT_TIMEOUTS) as source:
         query = Query(source)
         assert numbers(query.batch(30)) == list(range(30))  # type: ignore[arg-type]
@@ -200,7 +172,9 @@ def test_a_stream_that_was_emptied_and_filled_again_is_loss(healthy: Cluster, vo
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_task_gives_no_row_of_a_stream_that_was_filled_again(healthy: Cluster, volatile: str, engine: str) -> None:
+def test_a_task_gives_no_row_of_a_stream_that_was_filled_again(
+    healthy: NatsCluster, volatile: str, engine: str
+) -> None:
     """A batch that was planned before is replayed after it; in pieces, so that a task knows more than its own range."""
     options = {"stream": volatile, "readEngine": engine, "minPartitions": 3, **SHORT_TIMEOUTS}
     with opened(healthy.url, **options) as strict, opened(healthy.url, failOnDataLoss=False, **options) as lax:
@@ -217,7 +191,7 @@ def test_a_task_gives_no_row_of_a_stream_that_was_filled_again(healthy: Cluster,
 
 @pytest.mark.parametrize("lax", [False, True])
 def test_a_work_queue_that_was_emptied_and_filled_again_is_not_purged_unread(
-    healthy: Cluster, stream: str, lax: bool
+    healthy: NatsCluster, stream: str, lax: bool
 ) -> None:
     until(lambda: asked(healthy, lambda admin: admin.create(stream, storage="memory", retention="workqueue")), 20)
     until(lambda: asked(healthy, lambda admin: admin.numbers(stream, 50)), 20)

@@ -8,31 +8,29 @@ import pyarrow as pa
 import pytest
 from jetstream_sources import until
 from sink_writes import Stopped, batch, bodies, commit, count, dies_after, write
-from test_cluster import SHORT_TIMEOUTS, Cluster, asked
+from test_cluster import SHORT_TIMEOUTS, asked
 
 from nats_servers import Admin
 from penstock.errors import OptionError
 from penstock.kit.contract import Origin, Receipt
 from penstock.kit.retry import Retry
+from penstock.testing.nats_cluster import NatsCluster
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
-    with contextlib.ExitStack() as stack:
-        for server in made.servers:
-            stack.enter_context(server)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    with NatsCluster(tmp_path_factory.mktemp("cluster")) as made:
         until(lambda: asked(made, lambda admin: admin.create("FIRST", num_replicas=3)), 30)
         yield made
 
 
 @pytest.fixture
-def admin(cluster: Cluster) -> Iterator[Admin]:
+def admin(cluster: NatsCluster) -> Iterator[Admin]:
     with contextlib.closing(Admin(cluster.url)) as connected:
         yield connected
 
 
-def test_an_id_that_is_being_stored_is_waited_for(cluster: Cluster, admin: Admin, stream: str) -> None:
+def test_an_id_that_is_being_stored_is_waited_for(cluster: NatsCluster, admin: Admin, stream: str) -> None:
     """Rows of the same id follow each other closely: the second comes while the first is still under way."""
     admin.create(stream, num_replicas=3)
     ids = pa.array([f"order-{i // 2}" for i in range(4000)])
@@ -55,7 +53,7 @@ def keyed(stream: str) -> list[pa.RecordBatch]:
     ]
 
 
-def led(cluster: Cluster, stream: str) -> str:
+def led(cluster: NatsCluster, stream: str) -> str:
     """Who leads a stream. Nobody answers for one that has no leader yet: whoever asked is to ask again."""
 
     def leader() -> str | None:
@@ -65,12 +63,12 @@ def led(cluster: Cluster, stream: str) -> str:
     return str(until(leader, 30))
 
 
-def elsewhere(cluster: Cluster, leader: str) -> str:
+def elsewhere(cluster: NatsCluster, leader: str) -> str:
     """The addresses, with one first that does not lead the stream."""
     return cluster.first(next(server for server in cluster.servers if f"s{server.port}" != leader))
 
 
-def half_written(cluster: Cluster, admin: Admin, stream: str, **config: Any) -> str:
+def half_written(cluster: NatsCluster, admin: Admin, stream: str, **config: Any) -> str:
     """A stream of last values to which a first attempt has written five rows, newer than which are there now; the
     addresses of servers for a later attempt.
     """
@@ -84,7 +82,7 @@ def half_written(cluster: Cluster, admin: Admin, stream: str, **config: Any) -> 
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_later_attempt_over_another_server_than_the_leader_goes_on(
-    cluster: Cluster, admin: Admin, stream: str, replicas: int
+    cluster: NatsCluster, admin: Admin, stream: str, replicas: int
 ) -> None:
     url = half_written(cluster, admin, stream, num_replicas=replicas)
     receipt = write(url, keyed(stream), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
@@ -94,7 +92,7 @@ def test_a_later_attempt_over_another_server_than_the_leader_goes_on(
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_leader_that_has_started_anew_is_seen_from_another_server(
-    cluster: Cluster, admin: Admin, stream: str, replicas: int
+    cluster: NatsCluster, admin: Admin, stream: str, replicas: int
 ) -> None:
     url = half_written(cluster, admin, stream, num_replicas=replicas)
     leader = cluster.named(led(cluster, stream))
@@ -105,7 +103,7 @@ def test_a_leader_that_has_started_anew_is_seen_from_another_server(
         write(url, keyed(stream), Origin(stream, 0, 0), **SHORT_TIMEOUTS)
 
 
-def test_another_leader_counts_as_a_new_one(cluster: Cluster, admin: Admin, stream: str) -> None:
+def test_another_leader_counts_as_a_new_one(cluster: NatsCluster, admin: Admin, stream: str) -> None:
     url = half_written(cluster, admin, stream, num_replicas=3)
     before = led(cluster, stream)
     admin.calls.call(f"STREAM.LEADER.STEPDOWN.{stream}")
@@ -115,7 +113,7 @@ def test_another_leader_counts_as_a_new_one(cluster: Cluster, admin: Admin, stre
 
 
 def test_a_stream_in_memory_is_empty_after_a_restart_and_that_is_said(
-    cluster: Cluster, admin: Admin, stream: str
+    cluster: NatsCluster, admin: Admin, stream: str
 ) -> None:
     until(lambda: asked(cluster, lambda admin: admin.create(stream, storage="memory")), 30)
     url, leader = elsewhere(cluster, led(cluster, stream)), cluster.named(led(cluster, stream))
@@ -129,7 +127,7 @@ def test_a_stream_in_memory_is_empty_after_a_restart_and_that_is_said(
 
 
 def test_a_ledger_that_is_made_before_the_first_row_has_three_replicas(
-    cluster: Cluster, admin: Admin, stream: str
+    cluster: NatsCluster, admin: Admin, stream: str
 ) -> None:
     retry = Retry("finishing a batch", timeout=60)  # as the writer does
     retry.run(lambda: commit(cluster.url, [Receipt(Origin(stream, 0, 0), 0)], 0, ledger=f"{stream}L"))

@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planning": {"errors", "options", "kit.contract", "kit.loss", "kit.retry"},
     "kit": {"errors", "arrow", "options", "planning.positions"},
     "clients.answers": {"errors"},
+    "clients.pages": {"errors", "kit.masking"},
     "clients.nats": {"errors", "arrow", "options", "kit.process_cache", "clients.answers"},
     "clients.jetstream": {"errors", "arrow", "options", "clients.answers", "clients.nats"},
     "clients.s2": {"errors", "arrow", "options", "kit.process_cache", "clients.answers"},
@@ -33,14 +34,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codecs": {"errors", "arrow", "kit", "spark.process", "spark.schema"},
     "checkpoints": {"errors", "planning"},
     "watch": {"errors", "planning", "kit", "spark.said"},
-    "jobs": {"errors", "planning", "kit", "connectors", "checkpoints", "spark.said", "watch.progress"},
+    "jobs": {"errors", "planning", "kit", "clients.pages", "connectors", "checkpoints", "spark.said", "watch.progress"},
+    "operate": {"errors", "options", "kit", "clients"},
     "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints", "watch"},
     "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines", "watch"},
 }
 # Programs, short names for users, and what others test with: they may import anything.
 MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}
 # These have no Spark behind them, in whatever way they are imported.
-WITHOUT_SPARK = ("errors", "options", "arrow", "planning", "kit", "clients", "checkpoints")
+WITHOUT_SPARK = ("errors", "options", "arrow", "planning", "kit", "clients", "checkpoints", "operate")
 # The adapter is Spark's; programs and `penstock.register` load it when they are called. All else works without.
 IS_SPARKS_OWN = {
     "penstock.tables.latest", "penstock.spark.connector", "penstock.spark.reading", "penstock.spark.writing",
@@ -68,7 +70,7 @@ MAY_IMPORT_PYSPARK = IS_SPARKS_OWN | {
 }
 MAY_OPEN_SOCKETS = {
     "penstock.clients.nats.dial", "penstock.clients.nats.client", "penstock.clients.s2.http",
-    "penstock.codecs.registry", "penstock.monitor.app", "penstock.monitor.server", "penstock.jobs.pages",
+    "penstock.codecs.registry", "penstock.monitor.app", "penstock.monitor.server", "penstock.clients.pages",
     "penstock.clients.iggy.client", "penstock.testing.nats_server", "penstock.testing.s2_lite",
     "penstock.testing.iggy_double", "penstock.testing.proxy",
     "penstock.testing.schema_registry",

@@ -18,13 +18,15 @@ from checkpoint_files import batch, checkpoint
 from penstock.checkpoints.entries import Offset
 from penstock.checkpoints.lease import FILE, Lease
 from penstock.cli import app
+from penstock.clients import pages
 from penstock.errors import OptionError
-from penstock.jobs import pages, spark_ui
+from penstock.jobs import spark_ui
 from penstock.jobs.event_logs import EventLogs
 from penstock.jobs.events import Events, of_progress, type_of
 from penstock.jobs.lag import Report, Standing, chosen, stand
 from penstock.jobs.places import Places
-from penstock.jobs.rows import Job, Wanted, harmless, merged
+from penstock.jobs.rows import Job, Wanted, merged
+from penstock.kit.masking import harmless
 from penstock.monitor.app import Access, Api
 from penstock.monitor.metrics import Metrics
 from penstock.monitor.server import Address, Server

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import OptionError
+from penstock.options.documents import FileError, Secret, read
 from penstock.pipelines import schemas
 from penstock.pipelines.convert import convert
-from penstock.pipelines.documents import FileError, Secret, read
 from penstock.pipelines.load import load
 from penstock.pipelines.new import RECORDS, SINKS, SOURCES, text
 from penstock.pipelines.pipeline import Pipeline

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli import checkpoints, dead_letters, pipelines
+from penstock.cli import checkpoints, dead_letters, jetstream, pipelines
 from penstock.cli.formats import format_names, options_to_read, parsed
 from penstock.cli.jobs import jobs
 from penstock.cli.lag import lag
@@ -47,6 +47,7 @@ app.command()(tail)
 app.command(cls=WithValues)(put)
 app.command()(jobs)
 app.command()(lag)
+app.add_typer(jetstream.app, name="jetstream")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(dead_letters.app, name="dead-letters")
 

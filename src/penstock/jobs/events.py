@@ -10,7 +10,8 @@ from typing import Any
 
 from penstock.checkpoints.entries import Offset
 from penstock.errors import OptionError
-from penstock.jobs.rows import LONG_AGO, Job, harmless, merged, moment, number
+from penstock.jobs.rows import LONG_AGO, Job, merged, moment, number
+from penstock.kit.masking import harmless
 from penstock.spark.said import said
 from penstock.watch.progress import source_of
 

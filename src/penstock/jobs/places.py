@@ -12,12 +12,13 @@ from typing import Any
 from penstock.checkpoints import storage
 from penstock.checkpoints.lease import FILE, TTL, Holder
 from penstock.checkpoints.log import Log
+from penstock.clients.pages import TIMEOUT, Missing, Site
 from penstock.errors import ConnectError, OptionError, PenstockError
 from penstock.jobs import spark_ui
 from penstock.jobs.event_logs import EventLogs
 from penstock.jobs.events import type_of
-from penstock.jobs.pages import TIMEOUT, Missing, Site
-from penstock.jobs.rows import Job, harmless, merged, number
+from penstock.jobs.rows import Job, merged, number
+from penstock.kit.masking import harmless
 
 # Where Spark puts its UI: the first port that is free. Seconds for each to answer.
 PORTS, PROBE = range(4040, 4050), 3.0

@@ -7,13 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.errors import OptionError
-from penstock.kit.masking import masked
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-# What foreign text may have at most.
-MOST_TEXT = 1000
-# A terminal would act on control characters.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 @dataclass(frozen=True)
@@ -46,13 +41,6 @@ class Job:
         return {name: value or None if isinstance(value, str) else value for name, value in body.items()} | {
             "seen": seen, "sources": list(self.sources), "places": list(self.places)
         }  # fmt: skip
-
-
-def harmless(text: Any) -> str:
-    """Text of others as it may be shown: one line, not too long, and without what looks like a secret."""
-    line = _CONTROL.sub(" ", str(text or "")[: 10 * MOST_TEXT]).strip()
-    line = masked(line)
-    return line if len(line) <= MOST_TEXT else f"{line[:MOST_TEXT]}..."
 
 
 def merged(jobs: Iterable[Job]) -> list[Job]:

@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urljoin
 
-from penstock.jobs.rows import LONG_AGO, Job, harmless, merged, moment, number
+from penstock.jobs.rows import LONG_AGO, Job, merged, moment, number
+from penstock.kit.masking import harmless
 from penstock.spark.said import said
 
 # The page has times without a zone. This is more than zones differ.

@@ -16,6 +16,9 @@ _PAIR = re.compile(rf"(?i)({_NAMES}[\w.-]*\s*=\s*|[\"'][\w.-]*{_NAMES}[\w.-]*[\"
 _HEADER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 _LOGIN = re.compile(r"://[^/@\s]*@")
 HIDDEN = "***"
+# The most letters of such words that are shown.
+MOST_TEXT = 1000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def masked(text: str) -> str:
@@ -26,3 +29,10 @@ def masked(text: str) -> str:
 def is_secret(name: str) -> bool:
     """Whether the name of an option says that it is one."""
     return _NAME.search(name) is not None
+
+
+def harmless(text: object) -> str:
+    """Text of others as it may be shown: one line, not too long, and without what looks like a secret."""
+    line = _CONTROL.sub(" ", str(text or "")[: 10 * MOST_TEXT]).strip()
+    line = masked(line)
+    return line if len(line) <= MOST_TEXT else f"{line[:MOST_TEXT]}..."

@@ -5,8 +5,8 @@ from typing import Any
 
 from penstock.errors import OptionError
 from penstock.kit import templates
+from penstock.options.documents import Place
 from penstock.pipelines import model, systems
-from penstock.pipelines.documents import Place
 from penstock.pipelines.pipeline import SinkEnd, SourceEnd
 from penstock.pipelines.sections import Sections, nearest
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.kit import templates
+from penstock.options.documents import FileError, Place, Problem, read
 from penstock.pipelines import model
-from penstock.pipelines.documents import FileError, Place, Problem, read
 from penstock.pipelines.ends import ends, sink, source
 from penstock.pipelines.pipeline import Pipeline, SinkEnd, SourceEnd, Transform
 from penstock.pipelines.sections import SHARED, Sections, nearest

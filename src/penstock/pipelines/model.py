@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints, model_validator
 
+from penstock.options.documents import Secret
 from penstock.options.types import Count, Csv, Seconds
-from penstock.pipelines.documents import Secret
 
 Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from penstock.connectors import FORMATS
 from penstock.errors import OptionError
 from penstock.options import Options, alias, secrets, shown, spellings
+from penstock.options.documents import Document, Place, Problem, Secret
 from penstock.options.model import SECRET
 from penstock.pipelines import model, schemas, systems
-from penstock.pipelines.documents import Document, Place, Problem, Secret
 
 # A table of such a name holds options for each source and sink of that type.
 SHARED = (*(name for name, kind in systems.SINKS.items() if kind.ours), "kafka")

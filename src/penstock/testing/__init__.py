@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from penstock.testing.journal import JournalLog
     from penstock.testing.kafka import KafkaBroker, spark_kafka_jars
     from penstock.testing.kinesis import KinesisDouble
+    from penstock.testing.nats_cluster import NatsCluster
     from penstock.testing.nats_server import NatsServer, free_port
     from penstock.testing.proxy import Proxy
     from penstock.testing.s2_lite import S2Lite
@@ -20,6 +21,7 @@ __all__ = [
     "JournalLog",
     "KafkaBroker",
     "KinesisDouble",
+    "NatsCluster",
     "NatsServer",
     "Proxy",
     "S2Lite",
@@ -37,6 +39,7 @@ _HOMES = {
     "KafkaBroker": "kafka",
     "spark_kafka_jars": "kafka",
     "KinesisDouble": "kinesis",
+    "NatsCluster": "nats_cluster",
     "NatsServer": "nats_server",
     "free_port": "nats_server",
     "Proxy": "proxy",

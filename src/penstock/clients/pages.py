@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from penstock.errors import ConnectError, OptionError
-from penstock.jobs.rows import harmless
+from penstock.kit.masking import harmless
 
 # Seconds until an answer begins, and until it is complete.
 TIMEOUT, WHOLE = 10.0, 30.0

@@ -1,0 +1,1 @@
+"""Operating JetStream: streams as declared state, checks, migration, benchmarks, figures. Needs no Spark."""
