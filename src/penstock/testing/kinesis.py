@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import logging
 import random
+import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -36,15 +37,17 @@ class _Shard(models.Shard):
         self.start = next(_beginnings) * 10**48
         self.newest = self.start
         self.issued = {self.start}
+        self._lock = threading.Lock()
 
     def put_record(self, partition_key: str, data: str, explicit_hash_key: str) -> str:
-        self.newest += random.randrange(1, 10**20)
-        record = models.Record(partition_key, data, self.newest, explicit_hash_key)
-        moment = record.created_at_datetime
-        record.created_at_datetime = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
-        self.records[self.newest] = record
-        self.issued.add(self.newest)
-        return str(self.newest)
+        with self._lock:  # requests have a thread each, and two records of one number would be one
+            self.newest += random.randrange(1, 10**20)
+            record = models.Record(partition_key, data, self.newest, explicit_hash_key)
+            moment = record.created_at_datetime
+            record.created_at_datetime = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+            self.records[self.newest] = record
+            self.issued.add(self.newest)
+            return str(self.newest)
 
     def get_records(self, last_sequence_id: str, limit: int | None) -> tuple[list[models.Record], int, int]:
         waiting = [record for number, record in self.records.items() if number > int(last_sequence_id)]
