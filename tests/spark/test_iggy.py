@@ -86,10 +86,12 @@ def test_a_query_stopped_in_mid_batch_goes_on_and_leaves_every_row_once(
         admin = IggyAdmin(server)
         fill(admin, stream, rows, size=1000)  # more than sockets hold: Spark still has most of them
         server.pace = 0.005
+        before_query = server.senders
         query = copying(spark, server, stream, tmp_path).start()
         admin.wait(lambda: admin.count(stream, "out") > 100, seconds=120)
         query.stop()
-        wait(lambda: no_task_runs(spark))
+        # Spark says that no task runs while Python still sends what it was given, and ends at its next batch.
+        wait(lambda: no_task_runs(spark) and server.senders <= before_query)
         before = rows_of(admin, stream)
         assert 0 < len(before) < rows, "it was stopped too early or too late to prove anything"
         server.pace = 0

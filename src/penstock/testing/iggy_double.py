@@ -99,12 +99,18 @@ class IggyDouble:
         self._listener = socket.create_server(("127.0.0.1", port or free_port()))
         self.port: int = self._listener.getsockname()[1]
         self._clients: set[socket.socket] = set()
+        self._senders: set[socket.socket] = set()
         self._stopped = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def senders(self) -> int:
+        """How many open connections have sent messages. Whoever wrote and was killed is none any more."""
+        return len(self._senders)
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +184,8 @@ class IggyDouble:
                     return
                 (size,) = struct.unpack_from("<I", head, 48)
                 operation, code = head[176], struct.unpack_from("<I", head, 196)[0]
+                if operation == SEND:
+                    self._senders.add(client)
                 reply = self._answer(operation, code, file.read(size - HEADER))
                 if reply is None:
                     return
@@ -188,6 +196,7 @@ class IggyDouble:
             pass
         finally:
             self._clients.discard(client)
+            self._senders.discard(client)
             self._end(client)
             file.close()
 
