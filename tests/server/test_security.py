@@ -17,6 +17,8 @@ from jetstream_sources import Query, everything, numbers, opened, sequences, tab
 
 from nats_servers import Admin
 from penstock.clients.jetstream.calls import ApiError
+from penstock.clients.nats.client import Connection, Denied
+from penstock.clients.nats.options import NatsOptions
 from penstock.errors import ConnectError, OptionError, PenstockError
 from penstock.planning.positions import Range
 from penstock.testing.nats_server import NatsServer, free_port
@@ -462,6 +464,31 @@ def test_a_server_that_greets_and_then_says_nothing_is_given_up_in_time() -> Non
     with answering(b'INFO {"version": "2.15.1"}\r\n') as port, pytest.raises(ConnectError, match="did not finish"):
         everything(f"nats://127.0.0.1:{port}", "S", connectTimeout="400ms")
     assert time.monotonic() - began < 3
+
+
+def test_a_refusal_is_told_also_behind_the_late_answer_to_an_earlier_question() -> None:
+    """An error ends the first wait before its PONG is there. The second must not take that PONG for its own."""
+    refusal = b"-ERR 'Permissions Violation for Publish to \"x\"'\r\n"
+
+    def serve(guest: socket.socket) -> None:
+        guest.sendall(b'INFO {"version": "2.15.1"}\r\n')
+        lines = guest.makefile("rb")
+        answers = [[b"PONG\r\n"], [refusal], [b"PONG\r\n", refusal + b"PONG\r\n"]]
+        for line in lines:
+            for answer in answers.pop(0) if line == b"PING\r\n" and answers else []:
+                guest.sendall(answer)
+                time.sleep(0.05)  # the late one comes alone
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=lambda: serve(listener.accept()[0]), daemon=True)
+        thread.start()
+        servers = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        connection = Connection(NatsOptions.parse("nats", {"servers": servers}))
+        for _ in range(2):
+            with pytest.raises(Denied, match='Publish to "x"'):
+                connection.flush()
+        connection.close()
+        thread.join(5)
 
 
 def test_a_server_without_jetstream_says_so(folder: Path) -> None:

@@ -48,6 +48,7 @@ class Connection:
         self._vectors = True
         self._optional: set[str] = set()
         self._replies = 0
+        self._pings = self._pongs = 0
         tried = []
         for server in map(address, options.servers):
             try:
@@ -179,7 +180,7 @@ class Connection:
 
     def flush(self, keep: Callable[[wire.Scan], None] | None = None) -> None:
         """Wait until the server has processed all that was sent. `keep` gets the messages that arrive meanwhile."""
-        self.send(b"PING\r\n")
+        number = self._ping()
         deadline = time.monotonic() + self.options.request_timeout
         while True:
             try:
@@ -188,8 +189,14 @@ class Connection:
                 raise Disconnected(f"{self._at} did not answer a PING") from None
             if keep is not None:
                 keep(scan)
-            if any(frame.kind == b"PONG" for frame in scan.others):
+            if self._pongs >= number:  # not one of an earlier PING, whose wait an error ended
                 return
+
+    def _ping(self) -> int:
+        """Send a PING: its number."""
+        self._pings += 1
+        self.send(b"PING\r\n")
+        return self._pings
 
     def listen(self) -> wire.Scan:
         """The next frames of all subscriptions except our own inbox. After requestTimeout a PING checks that the server
@@ -201,7 +208,7 @@ class Connection:
                 return self._take(deadline, linger=True, sid=OWN, kind="any")
             except TimeoutError:
                 if not pinged:  # the connection may be lost
-                    self.send(b"PING\r\n")
+                    self._ping()
         raise Disconnected(f"{self._at} did not answer a PING")
 
     def _take(
@@ -227,8 +234,9 @@ class Connection:
             self._used = scan.used
             if scan.messages is not None and not small:
                 self._vectors = scan.used < wire.LARGE * len(scan.messages)
-            for frame in scan.others:
-                self._handle(frame)
+            errors = [error for frame in scan.others if (error := self._handle(frame)) is not None]
+            if errors:
+                raise errors[0]
             if scan.messages is not None or scan.others:
                 return scan
             if self._size == len(self._buffer) and not scan.used:
@@ -269,27 +277,31 @@ class Connection:
             while time.monotonic() < deadline:
                 self._take(deadline, linger=False)
 
-    def _handle(self, frame: wire.Frame) -> None:
-        """Answer a PING, keep an INFO, raise an -ERR; leave other frames alone."""
+    def _handle(self, frame: wire.Frame) -> ConnectError | None:
+        """Answer a PING, count a PONG, keep an INFO; what an -ERR means. Other frames are left alone."""
         if frame.kind == b"PING":
             self.send(b"PONG\r\n")
+        elif frame.kind == b"PONG":
+            self._pongs += 1
         elif frame.kind == b"INFO":
             self.info.update(wire.info(frame.payload))
         elif frame.kind == b"-ERR":
             text = frame.payload.decode(errors="replace").strip("'")
             if text.lower().startswith("permissions violation"):
                 if any(f'"{subject}.' in text for subject in self._optional):
-                    return
-                raise Denied(f"{self._at} refuses: {text}. Grant that to the account that Penstock uses.")
+                    return None
+                return Denied(f"{self._at} refuses: {text}. Grant that to the account that Penstock uses.")
             if text.lower().startswith("maximum control line"):
-                raise LineTooLong(f"{self._at} refuses: {text}")
-            raise Disconnected(f"{self._at} ended the connection: {text}")
+                return LineTooLong(f"{self._at} refuses: {text}")
+            return Disconnected(f"{self._at} ended the connection: {text}")
+        return None
 
     def _open(self, server: Address) -> None:
         options = self.options
         deadline = time.monotonic() + options.connect_timeout
         self._at = str(server)
-        self._size = self._used = 0
+        self._size = self._used = self._pongs = 0
+        self._pings = 1  # the one below
         self._socket, self.info = dial(server, options)
         hello = {
             "verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1,
