@@ -56,7 +56,7 @@ class Calls:
         infos: dict[str, api.StreamInfo | None] = {}
         for name, reply in zip(names, replies, strict=True):
             try:
-                infos[name] = api.StreamInfo.of(self._answer(reply))
+                infos[name] = api.StreamInfo.of(self.answer(reply))
             except ApiError as error:
                 if error.code != api.NO_STREAM:
                     raise
@@ -112,7 +112,7 @@ class Calls:
         messages = []
         for reply in self.connection.requests([(subject, body) for body in bodies]):
             try:
-                messages.append(Stored.of(self._answer(reply)))
+                messages.append(Stored.of(self.answer(reply)))
             except ApiError as error:
                 if error.code != api.NO_MESSAGE:
                     raise
@@ -128,7 +128,7 @@ class Calls:
         times = {}
         for name, reply in zip(sequences, self.connection.requests(requests), strict=True):
             try:
-                times[name] = api.micros(field(field(self._answer(reply), "message", dict), "time", str))
+                times[name] = api.micros(field(field(self.answer(reply), "message", dict), "time", str))
             except ApiError as error:
                 if error.code != api.NO_MESSAGE:
                     raise
@@ -145,7 +145,7 @@ class Calls:
     def last_answer(self, reply: wire.Frame) -> Stored | None:
         """The message in the answer to `last_request`."""
         try:
-            return Stored.of(self._answer(reply))
+            return Stored.of(self.answer(reply))
         except ApiError as error:
             if error.code not in (api.NO_MESSAGE, api.NO_STREAM):
                 raise
@@ -164,12 +164,12 @@ class Calls:
         """The sequence in the answer to a publish."""
         if reply.headers:
             raise ApiError(headers.fields(reply.headers)[0], f"no stream takes the subject '{subject}'")
-        return field(self._answer(reply), "seq", int)
+        return field(self.answer(reply), "seq", int)
 
     def create(self, stream: str, body: bytes, name: str = "") -> dict[str, Any]:
         """Create a consumer: its info, with at least name, config and num_pending."""
         subject = f"{self.prefix}.CONSUMER.CREATE.{stream}" + (f".{name}" if name else "")
-        return _consumer_info(self._answer(self.connection.request(subject, body)))
+        return _consumer_info(self.answer(self.connection.request(subject, body)))
 
     def counts(self, stream: str, bodies: Sequence[bytes]) -> list[int]:
         """How many messages each of these consumers would read. Each is created, and deleted without waiting."""
@@ -183,7 +183,7 @@ class Calls:
         )
         for reply in replies:
             try:
-                info = _consumer_info(self._answer(reply))
+                info = _consumer_info(self.answer(reply))
             except ApiError as error:
                 refused = error
                 continue
@@ -199,7 +199,7 @@ class Calls:
 
     def call(self, action: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Any call with a JSON body: its JSON answer."""
-        return self._answer(
+        return self.answer(
             self.connection.request(f"{self.prefix}.{action}", json.dumps(body).encode() if body else b"")
         )
 
@@ -229,7 +229,7 @@ class Calls:
             counted.append(0)
         return counted
 
-    def _answer(self, reply: wire.Frame) -> dict[str, Any]:
+    def answer(self, reply: wire.Frame) -> dict[str, Any]:
         """The JSON answer in a reply. Raises its error, where it has one."""
         if reply.headers:
             status, words, _ = headers.fields(reply.headers)
