@@ -13,6 +13,8 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.monitor.observer import Observer
@@ -82,19 +84,22 @@ def figures(query: "StreamingQuery") -> dict[str, dict[str, float]]:
     return progress.figures(query)
 
 
-def observe(spark: Any, address: str = "127.0.0.1:0") -> "Observer":
+def observe(spark: Any, address: str = "127.0.0.1:0", *, jetstream: "Mapping[str, Any] | None" = None) -> "Observer":
     """Watch all streaming queries of a session, from now on: metrics for Prometheus, JSON, and a live page at `.url`.
 
     `address` is where it listens: `host:port`, or a port of this machine; 0 takes one that is free. Off loopback,
     everybody must send the key that the environment variable PENSTOCK_API_KEY has. With Spark Connect, tasks report
-    no bytes, retries and reconnects. Needs the extra `observe`.
+    no bytes, retries and reconnects. `jetstream`: the options of a connection, such as `{"servers": "nats://a:4222"}`,
+    to show the streams and consumers there as well. Needs the extra `observe`.
     """
     import os
 
     from penstock.monitor.needed import require
 
     require()
+    from penstock.clients.nats.options import NatsOptions
     from penstock.monitor.observer import observe as observed
     from penstock.monitor.server import Address
 
-    return observed(spark, Address.parse(address, key=os.environ.get("PENSTOCK_API_KEY") or None))
+    place = Address.parse(address, key=os.environ.get("PENSTOCK_API_KEY") or None)
+    return observed(spark, place, jetstream=[NatsOptions.parse("jetstream", jetstream)] if jetstream else [])

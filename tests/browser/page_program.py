@@ -16,6 +16,7 @@ from typing import Any
 from penstock.errors import OptionError
 from penstock.kit.figures import Figures
 from penstock.monitor.app import Access, Api
+from penstock.monitor.jetstream import JetStreams
 from penstock.monitor.metrics import Metrics
 from penstock.monitor.server import Address, Server
 from penstock.monitor.view import Told
@@ -280,12 +281,19 @@ def _letters(each: Made) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def serve(world: World, port: int = 0, *, host: str = "127.0.0.1", is_plain: bool = False) -> Server:
+def serve(
+    world: World,
+    port: int = 0,
+    *,
+    host: str = "127.0.0.1",
+    is_plain: bool = False,
+    jetstream: JetStreams | None = None,
+) -> Server:
     """The page about a world. `is_plain`: as of a program without pipelines, which cannot be told anything. `host`: by
     whose rules it answers; it listens on loopback only.
     """
     pipelines = None if is_plain else world
-    api = Api(world.store, pipelines, Metrics(world.store, pipelines), Access(host, KEY))
+    api = Api(world.store, pipelines, Metrics(world.store, pipelines, jetstream), Access(host, KEY), jetstream)
     return Server(api.app(), Address("127.0.0.1", port), api.end).start()
 
 

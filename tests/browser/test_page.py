@@ -21,6 +21,8 @@ from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
 sys.path.insert(0, str(Path(__file__).parent))
 from page_program import KEY, World, serve, ten  # noqa: E402
 
+from penstock.monitor.jetstream import JetStreams  # noqa: E402
+
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 SWITCHES = (
     "headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
@@ -405,3 +407,75 @@ def test_where_looking_needs_the_key_it_is_asked_for(browser: Browser) -> None:
     finally:
         server.stop()
         world.stop()
+
+
+class Told(JetStreams):
+    """A server whose figures are made up."""
+
+    def __init__(self, servers: list[dict[str, Any]]):
+        super().__init__([])
+        self.servers, self.asked = servers, 0
+
+    def shown(self) -> list[dict[str, Any]]:
+        self.asked += 1
+        return self.servers
+
+
+def server(**more: Any) -> dict[str, Any]:
+    """A server with two streams and a consumer that stands still."""
+
+    def stream(name: str, full: float) -> dict[str, Any]:
+        return {"stream": name, "messages": 1500, "bytes": 3 << 20, "rate": 12.0, "out_rate": None, "full": full,
+                "consumers": 1, "replicas": 3, "behind": []}  # fmt: skip
+
+    consumer = {"stream": "ORDERS", "consumer": HOSTILE, "pending": 1480, "rate": 0.0, "lag_seconds": 90,
+                "ack_pending": 20, "redelivered": 0, "trouble": "stands still: no ack comes", "harm": 2}  # fmt: skip
+    told = {"place": "nats://127.0.0.1:4222", "at": time.time(), "error": "", "missing": [], "problems": []}
+    return told | {"streams": [stream("FULL", 1.0), stream("ORDERS", 0.0)], "consumers": [consumer]} | more
+
+
+@contextmanager
+def with_streams(browser: Browser, told: Told, world: World, *, is_plain: bool) -> Iterator[str]:
+    running = serve(world.start(), is_plain=is_plain, jetstream=told)
+    try:
+        yield running.url
+    finally:
+        browser.driver.get("about:blank")
+        running.stop()
+        world.stop()
+
+
+def test_streams_and_consumers_are_shown_below_the_pipelines_and_names_are_text(browser: Browser) -> None:
+    told = Told([server()])
+    with with_streams(browser, told, World(ten(), hour=60), is_plain=False) as url:
+        browser.open(url)
+        shown = browser.see("ORDERS", "#jetstream")
+        assert "1 consumer stands still." in shown
+        assert "onerror" in shown
+        assert browser.driver.title != "taken"
+        assert browser.text("h1") == "2 of 10 pipelines need you"
+        assert len(browser.all("#jetstream tr.failed")) == 1
+        assert len(browser.all("#jetstream tr.behind")) == 1
+        told.servers = [server(error="no NATS server answers.", consumers=[])]
+        browser.see("no NATS server answers. What you see is from", "#jetstream")
+        for width in (360, 700):
+            browser.open(url, width=width)
+            browser.see("ORDERS", "#jetstream")
+            assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off"
+
+
+def test_a_page_without_pipelines_speaks_of_streams(browser: Browser) -> None:
+    with with_streams(browser, Told([server()]), World([], hour=0), is_plain=True) as url:
+        browser.open(url)
+        browser.see("1 consumer stands still", "h1")
+        assert "Queries show up" not in browser.text("main")
+
+
+def test_without_servers_there_is_no_section_and_nobody_keeps_asking(browser: Browser) -> None:
+    told = Told([])
+    with with_streams(browser, told, World(ten(), hour=60), is_plain=False) as url:
+        browser.open(url)
+        wait(lambda: told.asked == 2, "it is asked once more, later")
+        assert not browser.one("main").find_element(By.ID, "jetstream").is_displayed()
+        time.sleep(4)  # a page that goes on asks every three seconds
+        assert told.asked == 2

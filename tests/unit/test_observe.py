@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from penstock.errors import OptionError
 from penstock.monitor import metrics
 from penstock.monitor.app import Access, Api, is_loopback
+from penstock.monitor.jetstream import JetStreams
 from penstock.monitor.metrics import ALIASES, SHARDS, Metrics
 from penstock.monitor.server import Address, Server
 from penstock.monitor.view import Told, overview
@@ -492,6 +493,8 @@ def test_what_is_deployed_asks_for_metrics_that_exist(api: Api, name: str) -> No
     exist = {sample.name for family in families(api).values() for sample in family.samples} | set(families(api))
     for family in metrics.FIGURES.values():
         exist.add(f"{family.name}_total")
+    exist |= {family.name for family in JetStreams([]).collect()}
+    asked |= set(re.findall(r"\bjetstream_[a-z_]+", text))
     assert asked
     assert asked <= exist
     for state in re.findall(r'state=\\?"([^"\\]+)', text):

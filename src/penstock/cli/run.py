@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ from penstock.cli.showing import Display, Log
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:  # Spark takes seconds to import, and other commands need none
+    from penstock.clients.nats.options import NatsOptions
     from penstock.monitor.pipelines import RunningPipelines
     from penstock.monitor.server import Address
     from penstock.pipelines.pipeline import Pipeline
@@ -31,6 +32,9 @@ def run(
     ] = None,
     http_cert: Annotated[Path | None, typer.Option(help="A certificate, to serve them by TLS.")] = None,
     http_cert_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
+    jetstream: Annotated[
+        bool, typer.Option(help="With --http, also show the streams and consumers of the pipelines' JetStream servers.")
+    ] = True,
     log: Annotated[
         Log, typer.Option(help="A live table, plain lines or lines of JSON; auto is a table in a terminal, else plain.")
     ] = Log.AUTO,
@@ -52,7 +56,7 @@ def run(
                 display.say(f"{pipeline.key}: not enabled")
         if not enabled:
             raise OptionError("no pipeline is enabled: there is nothing to run.")
-        address = _address(http, http_cert, http_cert_key)
+        address = address_of(http, http_cert, http_cert_key)
         is_observed = address is not None or _exports()
         spark = session(enabled, master=master, remote=remote, say=display.say)
         try:
@@ -60,7 +64,9 @@ def run(
             shown = RunningPipelines(runner, letters)
             with contextlib.ExitStack() as stack:
                 if is_observed:
-                    stack.enter_context(_observed(shown, address, display))
+                    stack.enter_context(
+                        _observed(shown, address, display, _servers(enabled) if jetstream and address else [])
+                    )
                 stack.enter_context(display.showing(lambda: overview(runner.store, shown)))
                 states = runner.run()
         finally:
@@ -69,7 +75,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _address(http: str | None, cert: Path | None, cert_key: Path | None) -> "Address | None":
+def address_of(http: str | None, cert: Path | None, cert_key: Path | None) -> "Address | None":
     """Where to serve; None where nobody asked for it. An OptionError before Spark starts."""
     if http is None:
         if cert or cert_key:
@@ -104,15 +110,35 @@ def _style(log: Log, pipelines: "list[Pipeline]") -> Log:
     return Log.PLAIN if log is Log.AUTO and prints else log
 
 
+def _servers(pipelines: "list[Pipeline]") -> "list[NatsOptions]":
+    """The JetStream servers that pipelines read and write, each once for each user there."""
+    from penstock.clients.nats.options import NatsOptions
+    from penstock.clients.nats.pool import key
+    from penstock.options import spellings
+
+    known = spellings(NatsOptions)
+    found: dict[Hashable, NatsOptions] = {}
+    for pipeline in pipelines:
+        ends = [pipeline.source, *pipeline.sinks, *([pipeline.dead_letters] if pipeline.dead_letters else [])]
+        for end in ends:
+            if end.type in ("jetstream", "nats"):
+                given = {name: value for name, value in end.options.items() if name.lower() in known}
+                options = NatsOptions.parse("jetstream", given)
+                found.setdefault(key(options.model_copy(update={"connection_name": ""})), options)
+    return list(found.values())
+
+
 @contextlib.contextmanager
-def _observed(shown: "RunningPipelines", address: "Address | None", display: Display) -> Iterator[None]:
+def _observed(
+    shown: "RunningPipelines", address: "Address | None", display: Display, jetstream: "list[NatsOptions]"
+) -> Iterator[None]:
     """Serve or send away what is known of the pipelines, while they run. A key that was made up is shown to a terminal
     only.
     """
     from penstock.monitor.observer import observe
 
     runner = shown.runner
-    with observe(runner.spark, address, pipelines=shown, store=runner.store) as observer:
+    with observe(runner.spark, address, pipelines=shown, store=runner.store, jetstream=jetstream) as observer:
         if address is None:
             pass
         elif address.key is not None:

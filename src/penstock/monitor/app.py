@@ -6,6 +6,7 @@ figures where the address is not loopback's. Pages of other sites can neither lo
 """
 
 import asyncio
+import functools
 import hmac
 import importlib.resources
 import ipaddress
@@ -28,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.monitor import metrics, view
+from penstock.monitor.jetstream import JetStreams
 from penstock.monitor.openapi import description
 from penstock.watch.store import Store
 
@@ -43,7 +45,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _ENCODED = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-SCRIPTS = ("app", "charts", "detail", "flow", "format", "live", "orders", "overview", "panels", "theme")
+SCRIPTS = ("app", "charts", "detail", "flow", "format", "jetstream", "live", "orders", "overview", "panels", "theme")
 PAGES = {
     "": ("index.html", "text/html"),
     "style.css": ("style.css", "text/css"),
@@ -87,6 +89,7 @@ class Access:
         return None
 
 
+@functools.lru_cache(256)  # of every request, and there are few
 def _parts(text: str) -> SplitResult:
     """The parts of an address; of what is none, empty ones."""
     try:
@@ -95,6 +98,7 @@ def _parts(text: str) -> SplitResult:
         return urlsplit("")
 
 
+@functools.lru_cache(256)
 def is_loopback(host: str) -> bool:
     """Whether a name or address is this machine's own."""
     if host == "localhost":
@@ -108,7 +112,15 @@ def is_loopback(host: str) -> bool:
 class Api:
     """The routes, over one Store."""
 
-    def __init__(self, store: Store, pipelines: view.Pipelines | None, measured: metrics.Metrics, access: Access):
+    def __init__(
+        self,
+        store: Store,
+        pipelines: view.Pipelines | None,
+        measured: metrics.Metrics,
+        access: Access,
+        jetstream: JetStreams | None = None,
+    ):
+        self.jetstream = jetstream
         self.store, self.pipelines, self.measured, self.access = store, pipelines, measured, access
         self.began = time.time()
         self._text = ""  # the newest overview, made once for all who listen
@@ -128,6 +140,7 @@ class Api:
             Route("/metrics", self.metrics),
             Route("/events", self.events),
             Route("/openapi.json", self.openapi),
+            Route("/jetstream", self.streams),
             Route("/pipelines", self.all),
             *(Route(path, self.all) for path in ("/sources", "/sinks")),
             *(Route(f"/{path}", _file(*page)) for path, page in PAGES.items()),
@@ -239,6 +252,10 @@ class Api:
     def openapi(self, request: Request) -> Response:
         """The description of all this."""
         return JSONResponse(description())
+
+    def streams(self, request: Request) -> Response:
+        """The streams and consumers of JetStream servers, what is worst first; a list that may be empty."""
+        return JSONResponse(self.jetstream.shown() if self.jetstream is not None else [])
 
     def all(self, request: Request) -> Response:
         """Every pipeline, in short."""

@@ -15,6 +15,7 @@ from penstock.kit.figures import Figures
 from penstock.watch.store import BUCKETS, Store, Watched
 
 if TYPE_CHECKING:
+    from penstock.monitor.jetstream import JetStreams
     from penstock.monitor.view import Pipelines
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -63,10 +64,11 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class Metrics(Collector):
-    """Metrics of all queries of a program, and of its pipelines where it has any."""
+    """Metrics of all queries of a program, of its pipelines where it has any, and of JetStream servers."""
 
     store: Store
     pipelines: "Pipelines | None" = None
+    jetstream: "JetStreams | None" = None
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, as they are now."""
@@ -77,6 +79,8 @@ class Metrics(Collector):
             yield _stages(queries)
         if self.pipelines is not None:
             yield from _of_pipelines(self.pipelines)
+        if self.jetstream is not None:
+            yield from self.jetstream.collect()
         info = GaugeMetricFamily("penstock_build_info", "The version of Penstock; the value is 1.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info

@@ -5,9 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.clients.nats.options import NatsOptions
 from penstock.connectors import FORMATS, connector
 from penstock.monitor import otel
 from penstock.monitor.app import Access, Api
+from penstock.monitor.jetstream import JetStreams
 from penstock.monitor.metrics import Metrics
 from penstock.monitor.needed import exports
 from penstock.monitor.server import Address, Server, new_key
@@ -33,6 +35,7 @@ class Observer:
     _listener: Any
     _reporting: Sequence[Any]  # formats as they were before their tasks reported
     _export: otel.Export | None = None
+    _jetstream: JetStreams | None = None
 
     @property
     def url(self) -> str:
@@ -48,6 +51,8 @@ class Observer:
             self._export.stop()
         if self.server is not None:
             self.server.stop()
+        if self._jetstream is not None:
+            self._jetstream.close()
         with suppress(Py4JError, OSError):  # a signal may have ended Spark's JVM as well
             if self._listener is not None:
                 self.spark.streams.removeListener(self._listener)
@@ -67,22 +72,24 @@ def observe(
     *,
     pipelines: Pipelines | None = None,
     store: Store | None = None,
+    jetstream: Sequence[NatsOptions] = (),
 ) -> Observer:
     """Watch all streaming queries of a session: metrics, JSON and a page at `.url`. See `penstock.observe`. A `store`
     that is given has somebody who fills it. Without an address nothing is served: metrics go to the collector of
-    OpenTelemetry that the environment names.
+    OpenTelemetry that the environment names. `jetstream`: servers whose streams and consumers are shown as well.
     """
     place = Address.parse(address) if isinstance(address, str) else address
     key = (place.key if place is not None else None) or new_key()
     own, store = store is None, store or Store()
     store.counted = counted
-    measured, server = Metrics(store, pipelines), None
+    streams = JetStreams(jetstream) if jetstream else None
+    measured, server = Metrics(store, pipelines, streams), None
     if place is not None:
-        api = Api(store, pipelines, measured, Access(place.host, key))
+        api = Api(store, pipelines, measured, Access(place.host, key), streams)
         server = Server(api.app(), place, api.end).start()
     reporting = [] if _is_connect(spark) else _let_tasks_report(spark)
     export = otel.Export(measured).start() if exports() else None
-    return Observer(spark, store, server, key, listen(spark, store) if own else None, reporting, export)
+    return Observer(spark, store, server, key, listen(spark, store) if own else None, reporting, export, streams)
 
 
 def _let_tasks_report(spark: "SparkSession") -> list[Any]:

@@ -13,6 +13,7 @@ _GET = {
     "/metrics": "Metrics for Prometheus.",
     "/events": "Server-sent events: the list of pipelines, now and whenever it changes.",
     "/openapi.json": "This description.",
+    "/jetstream": "JetStream servers with their streams and consumers, what is worst first.",
     "/pipelines": "Every pipeline, what is wrong first.",
     "/sources": "The same as /pipelines.",
     "/sinks": "The same as /pipelines.",

@@ -107,6 +107,23 @@ class StreamInfo:
         )
 
 
+def unfit_for_ledger(info: StreamInfo) -> str:
+    """Why a stream cannot be the ledger, where sinks keep notes of their attempts; empty where it can."""
+    if f"{info.name}.>" not in info.subjects:
+        return f"does not take '{info.name}.>'"
+    if not info.one_per_subject:
+        return "takes several messages on a subject"
+    if info.max_age:
+        return f"forgets notes after {info.max_age:g}s (max_age)"
+    if info.retention != "limits":
+        return f"has {info.retention} retention, and forgets what is consumed"
+    if info.derived:
+        return "is fed by other streams, or changes subjects"
+    if info.in_memory:
+        return "is kept in memory, and forgets all when its server restarts"
+    return ""
+
+
 def micros(moment: str) -> int:
     """Microseconds since 1970, from RFC 3339 text with up to nine digits after the second."""
     try:

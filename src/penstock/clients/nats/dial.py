@@ -92,6 +92,22 @@ def _secure(raw: socket.socket, server: Address, options: NatsOptions, info: dic
         ) from None
 
 
+def peer_certificate(server: Address, options: NatsOptions) -> bytes | None:
+    """The certificate of a server in DER, also one that is not to be trusted; None where it uses no TLS. Nothing is
+    sent but the handshake: no credentials. An OSError or a PenstockError where it cannot be had.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with socket.create_connection(server[:2], timeout=options.connect_timeout) as raw:
+        if not options.tls_handshake_first:
+            info = _read_info(raw, options.connect_timeout)
+            if not (info.get("tls_required") or info.get("tls_available")):
+                return None
+        with context.wrap_socket(raw, server_hostname=server.host) as secured:
+            return secured.getpeercert(binary_form=True)
+
+
 def reason(error: BaseException) -> str:
     """The reason of an error, in words."""
     if isinstance(error, TimeoutError):

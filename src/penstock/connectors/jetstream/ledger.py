@@ -220,7 +220,7 @@ class Ledger:
         if info is None:
             self._create(replicas)
             info = self.calls.stream(self.name)
-        if why := _unfit(info):
+        if why := api.unfit_for_ledger(info):
             raise OptionError(
                 f"stream '{self.name}' cannot be the ledger: it {why}. Change that, or name another one in the option "
                 "'ledger': one that does not exist is made as it must be."
@@ -274,20 +274,3 @@ def _parsed(note: Stored) -> dict[str, Any]:
         f"the note '{note.subject}' in the ledger is not what Penstock writes: {note.body[:80]!r}. Take it away with "
         "nats stream purge, and follow what the next error says."
     )
-
-
-def _unfit(info: api.StreamInfo) -> str:
-    """Why a stream cannot be the ledger; empty where it can."""
-    if f"{info.name}.>" not in info.subjects:
-        return f"does not take '{info.name}.>'"
-    if not info.one_per_subject:
-        return "takes several messages on a subject"
-    if info.max_age:
-        return f"forgets notes after {info.max_age:g}s (max_age)"
-    if info.retention != "limits":
-        return f"has {info.retention} retention, and forgets what is consumed"
-    if info.derived:
-        return "is fed by other streams, or changes subjects"
-    if info.in_memory:
-        return "is kept in memory, and forgets all when its server restarts"
-    return ""

@@ -2,6 +2,7 @@
 
 import { clock, put, seconds } from "./format.js";
 import { key, keyFromAddress, Live } from "./live.js";
+import { watchStreams } from "./jetstream.js";
 import { focusRow, headlineOf, remember, render, sorted } from "./overview.js";
 import { Detail } from "./detail.js";
 import { showKeyed, unlock } from "./orders.js";
@@ -140,3 +141,4 @@ showKeyed();
 showTheme();
 route();
 live.run();
+watchStreams(() => pipelines && show());

@@ -1,6 +1,7 @@
 // All pipelines: a headline that answers whether somebody is needed, and a row for each.
 
 import { attribute, compact, el, health, isGrowing, number, plural, put, rate, seconds, UNKNOWN } from "./format.js";
+import { headlineOfStreams } from "./jetstream.js";
 import { get, now, pathOf } from "./live.js";
 import { Sparkline } from "./charts.js";
 
@@ -39,6 +40,7 @@ export function headlineOf(pipelines) {
   const late = count("behind");
   const off = count("off");
   const of = all === 1 ? "The pipeline" : null;
+  if (!all && headlineOfStreams()) return headlineOfStreams();
   if (!all) return { tone: "off", text: "No pipeline runs here yet", short: "none" };
   if (ill) return { tone: "failed", text: of ? `${of} needs you` : `${ill} of ${plural(all, "pipeline", "pipelines")} ${ill === 1 ? "needs" : "need"} you`, short: `${ill} need${ill === 1 ? "s" : ""} you` };
   if (late) return { tone: "behind", text: of ? `${of} is behind` : `${late} of ${all} pipelines ${late === 1 ? "is" : "are"} behind`, short: `${late} behind` };
@@ -55,7 +57,7 @@ export function render(pipelines) {
   const lag = pipelines.reduce((sum, each) => sum + (each.lag || 0), 0);
   const speed = pipelines.reduce((sum, each) => sum + each.rate, 0);
   const off = pipelines.filter((each) => health(each) === "off").length;
-  put($("totals"), pipelines.length ? `${rate(speed)} rows a second, ${number(lag)} rows unread${off ? `, ${off} stopped or done` : ""}.` : "Queries show up here when they start.");
+  put($("totals"), pipelines.length ? `${rate(speed)} rows a second, ${number(lag)} rows unread${off ? `, ${off} stopped or done` : ""}.` : headlineOfStreams() ? "" : "Queries show up here when they start.");
   $("pipelines").hidden = !pipelines.length;
   renderRows(pipelines);
 }
