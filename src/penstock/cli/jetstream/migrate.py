@@ -1,0 +1,260 @@
+"""`penstock jetstream migrate`: from Core NATS or from Kafka to JetStream. Knows typer and rich; what is found,
+proposed and proven comes from penstock.operate.migrate.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from penstock.cli.formats import is_option
+from penstock.cli.jetstream.asking import InJson, asking, completed, options_of
+from penstock.cli.jetstream.durations import seconds_of
+from penstock.cli.jetstream.migrate_showing import per_day, show_lines, show_subscriptions, show_traffic, telling, write
+from penstock.cli.lines import closed_pipe
+from penstock.cli.pipelines import console
+from penstock.cli.sentences import sentences
+from penstock.cli.tail import told_on_stderr
+from penstock.clients.nats.subjects import problem
+from penstock.errors import OptionError
+from penstock.kit.masking import harmless
+
+if TYPE_CHECKING:
+    from penstock.clients.nats.options import NatsOptions
+    from penstock.operate.declared.model import Declared
+    from penstock.operate.migrate.proposal import Proposal, World
+    from penstock.operate.migrate.proving import Proven
+
+# Exit codes besides 0, 1 for errors and 130 for Ctrl-C.
+NOT_PROVEN, PARTLY_PROVEN = 3, 4
+PROVE = "10s"
+MAX_AGE = 7 * 86_400.0
+_LAYOUTS = ("one", "per-prefix")
+
+
+class Migrate(TyperCommand):
+    """A command where `--prove` may stand without its duration."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the duration in where it is left out."""
+        words: list[str] = []
+        for number, word in enumerate(args, start=1):
+            words.append(word)
+            if word == "--prove" and not re.fullmatch(r"\d+(\.\d+)?(ms|s|m|h|d)", "".join(args[number : number + 1])):
+                words.append(PROVE)
+        return super().parse_args(ctx, words)
+
+
+def migrate(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="SUBJECT... [OPTION=VALUE...]", autocompletion=completed)
+    ] = None,
+    monitoring: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Where a server is monitored, such as http://HOST:8222; may be repeated."),
+    ] = None,
+    listen: Annotated[str, typer.Option(metavar="DURATION", help="How long to listen.")] = "10s",
+    layout: Annotated[
+        str, typer.Option(metavar="one|per-prefix|FILE", help="One stream, one per application, or those of a file.")
+    ] = "one",
+    name: Annotated[str | None, typer.Option(help="The name of the stream, or the beginning of the names.")] = None,
+    storage: Annotated[str, typer.Option(metavar="file|memory")] = "file",
+    replicas: Annotated[
+        int | None, typer.Option(min=1, max=5, help="By default 3 in a cluster of three or more, else 1.")
+    ] = None,
+    max_age: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long messages are kept, 7d by default.")
+    ] = None,
+    no_ack: Annotated[
+        bool, typer.Option("--no-ack", help="Store requests too: the streams acknowledge nothing.")
+    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Make the streams. Without it, nothing is changed.")] = False,
+    prove: Annotated[
+        str | None, typer.Option(metavar="[DURATION]", help="Compare streams with subscribers, 10s by default.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the declaration; with --from-kafka, a folder of files.")
+    ] = None,
+    from_kafka: Annotated[
+        bool, typer.Option("--from-kafka", help="The words are topics of Kafka; brokers=HOST:9092 says where.")
+    ] = False,
+    by_key: Annotated[bool, typer.Option("--by-key", help="With --from-kafka: subjects by key.")] = False,
+    in_json: InJson = False,
+) -> None:
+    """Move to JetStream without losing a message: penstock jetstream migrate 'orders.>' --monitoring http://HOST:8222.
+
+    Proposes streams for what is published on the subjects, and changes nothing without --apply. With --prove it
+    compares what a plain subscriber gets with what the streams store. Exit code 3 where messages are missing, 4 where
+    only a part could be proven.
+    """
+    with sentences(), closed_pipe(), told_on_stderr():
+        given = [word for word in words or () if is_option(word)]
+        subjects = tuple(word for word in words or () if not is_option(word))
+        if storage not in ("file", "memory"):
+            raise OptionError(f"--storage '{harmless(storage)}' is neither file nor memory.")
+        kept = seconds_of(max_age, "--max-age") if max_age else 0.0
+        wait = None if prove is None else seconds_of(prove, "--prove")
+        if from_kafka:
+            from penstock.cli.jetstream.migrate_kafka import migrate_topics
+
+            code = migrate_topics(
+                subjects, given, by_key=by_key, name=name, storage=storage, replicas=replicas or 1,
+                max_age=kept or None, apply=apply, wait=wait, folder=out, in_json=in_json,
+            )  # fmt: skip
+        else:
+            _check(subjects)
+            run = _Run(subjects, options_of(given), in_json)
+            with telling() as tell:
+                run.find(seconds_of(listen, "--listen"), monitoring or (), tell)
+                run.propose(layout, name, storage, replicas, kept or MAX_AGE, no_ack)
+            code = run.carry_out(apply, wait, out)
+    if code:
+        raise typer.Exit(code)
+
+
+def _check(subjects: Sequence[str]) -> None:
+    if not subjects:
+        raise OptionError("say which subjects should be stored: penstock jetstream migrate 'orders.>'.")
+    for text in subjects:
+        if why := problem(text, wildcards=True):
+            raise OptionError(f"'{harmless(text)}' {why}: write subjects such as 'orders.>'.")
+
+
+class _Run:
+    """One migration, from what is found to what is proven."""
+
+    def __init__(self, subjects: tuple[str, ...], options: "NatsOptions", in_json: bool):
+        self.subjects, self.options, self.in_json = subjects, options, in_json
+        self.said: dict[str, Any] = {}
+
+    def find(self, seconds: float, monitoring: Sequence[str], tell: Callable[[str], None]) -> None:
+        """Look at what there is."""
+        from penstock.operate.migrate.survey import find
+
+        self.world: World = find(self.options, self.subjects, seconds, monitoring, tell)
+
+    def propose(
+        self, layout: str, name: str | None, storage: str, replicas: int | None, max_age: float, no_ack: bool
+    ) -> None:
+        """Decide on streams."""
+        from penstock.operate.migrate import applying, declaration
+        from penstock.operate.migrate.proposal import Wish, given, propose
+
+        self.declared: Declared
+        self.proposal: Proposal
+        if layout in _LAYOUTS:
+            wish = Wish(self.subjects, layout, name, storage, replicas, max_age, no_ack)
+            self.proposal = propose(wish, self.world)
+            self.text = declaration.text(self.proposal, " ".join(map(shlex.quote, self.subjects)))
+            self.declared = applying.loaded(self.text)
+            return
+        path = Path(layout)
+        if not path.exists():
+            raise OptionError(f"--layout '{harmless(layout)}' is neither one, per-prefix, nor a file.")
+        self.declared = applying.loaded_file(path)
+        self.text = path.read_text() if path.is_file() else ""
+        streams = {each.name: each.config for each in self.declared.streams.values() if each.is_whole}
+        consumers = {
+            each.name: {one.name: one.config for one in each.consumers.values()}
+            for each in self.declared.streams.values()
+            if each.consumers
+        }
+        self.proposal = given(streams, consumers, self.world)
+
+    def carry_out(self, apply: bool, wait: float | None, out: Path | None) -> int:
+        """Show the plan, apply it, prove it; the exit code."""
+        from penstock.operate.migrate import applying, steps
+
+        streams = [*self.proposal.streams, *(each.name for each in self.proposal.captured)]
+        streams = list(dict.fromkeys(streams))
+        if not streams:
+            raise OptionError(
+                f"there is nothing to store on these subjects: {' '.join(self.proposal.remarks)} Listen longer, or "
+                "name the subjects themselves."
+            )
+        with asking(self.options) as calls:
+            plan = applying.planned(calls, self.declared)
+            if out is not None:
+                write({out: self.text})
+            self._show_found(applying.steps(plan))
+            if apply and plan.changes:
+                remarks = applying.applied(calls, plan, self._say)
+                self._lines("remarks of the server", remarks)
+        self.said |= {"applied": apply, "declaration": self.text, "plan": plan.as_json()}
+        code = 0
+        if wait is not None:
+            there = streams if apply else [each.name for each in self.proposal.captured]
+            if not there:
+                raise OptionError("there is no stream to prove yet: add --apply, which makes those above.")
+            code = self._prove(there, wait)
+        self._lines("what to change in programs", steps.programs(self.proposal))
+        self._lines("how to go back", steps.back(list(self.proposal.streams) or streams))
+        if not apply and plan.changes:
+            self._say("nothing was changed. --apply makes the streams.")
+        if self.in_json:
+            print(json.dumps(self.said, ensure_ascii=False))
+        return code
+
+    def _prove(self, streams: Sequence[str], seconds: float) -> int:
+        from penstock.operate.migrate.proving import Prover
+        from penstock.operate.migrate.verdicts import lines
+
+        with telling() as tell:
+            told = lambda got, left: tell(f"proving: {got:,} messages came, {left:.0f} s left")  # noqa: E731
+            proven: Proven = Prover(self.options, streams, told).prove(seconds)
+        self._lines("proof", lines(proven))
+        self.said["proof"] = {
+            "holds": proven.holds,
+            "whole": proven.whole,
+            "messages": proven.messages,
+            "parts": [asdict(part) for part in proven.parts],
+            "remarks": proven.remarks,
+        }
+        return NOT_PROVEN if not proven.holds else 0 if proven.whole else PARTLY_PROVEN
+
+    def _show_found(self, plan: Sequence[str]) -> None:
+        from penstock.operate.migrate import steps
+
+        world, proposal = self.world, self.proposal
+        self.said |= {
+            "heard": {
+                "seconds": round(world.heard.seconds, 3),
+                "messages": world.heard.all().messages,
+                "subjects": {harmless(name): asdict(each) for name, each in world.heard.subjects.items()},
+            },
+            "subscriptions": [each._asdict() for each in world.seen.subscriptions],
+            "streams": dict(proposal.streams),
+            "consumers": {name: dict(each) for name, each in proposal.consumers.items()},
+            "captured": [each._asdict() for each in proposal.captured],
+            "leftOut": [each._asdict() for each in proposal.left_out],
+            "bytesPerDay": dict(proposal.daily),
+            "remarks": list(proposal.remarks),
+        }
+        if not self.in_json:
+            show_traffic(world)
+            show_subscriptions(world)
+        captured = [f"{each.name} takes {', '.join(each.subjects)}" for each in proposal.captured]
+        self._lines("streams that take some of this already", captured, said=False)
+        self._lines("left out", steps.left_out(proposal.left_out), said=False)
+        self._lines("plan", plan, said=False)
+        self._lines("bytes a day, at this rate", per_day(proposal.daily), said=False)
+        self._lines("to know", proposal.remarks, said=False)
+
+    def _lines(self, title: str, lines: Iterable[str], *, said: bool = True) -> None:
+        found = [harmless(line) if not line.startswith(" ") else f"  {harmless(line)}" for line in lines]
+        if said:
+            words = title.split()
+            self.said["".join([words[0], *(word.title() for word in words[1:])])] = found
+        if self.in_json or not found:
+            return
+        show_lines(title, found)
+
+    def _say(self, line: str) -> None:
+        if not self.in_json:
+            console().print(harmless(line), markup=False, highlight=False, soft_wrap=True)
