@@ -18,8 +18,12 @@ from typing import Any
 
 from penstock.connectors import FORMATS, GUARANTEES, connector, guarantees
 from penstock.kit.contract import Guarantee
+from penstock.monitor.jetstream import table as jetstream_metrics
 from penstock.monitor.metrics import ALIASES, Metrics
 from penstock.monitor.view import Told
+from penstock.operate.declared.fields import BUCKET, CONSUMER, STREAM
+from penstock.operate.declared.fields import table as declared_fields
+from penstock.operate.doctor.findings import table as doctor_checks
 from penstock.options import Options, ReadOptions, WriteOptions, table
 from penstock.options.shared import ConnectionOptions
 from penstock.pipelines.job import FILES
@@ -316,6 +320,13 @@ def pages() -> dict[Path, dict[str, str]]:
             "sink types": sink_types(),
             "options of Spark's formats": sparks_options(),
             "keys": pipeline_keys(),
+        },
+        docs / "jetstream" / "doctor.md": {"checks": doctor_checks()},
+        docs / "jetstream" / "top.md": {"jetstream metrics": jetstream_metrics()},
+        docs / "jetstream" / "declared.md": {
+            "stream fields": declared_fields(STREAM),
+            "consumer fields": declared_fields(CONSUMER),
+            "bucket fields": declared_fields([field for _, field in BUCKET]),
         },
         docs / "observing.md": {"metrics": metrics_table(), "metric aliases": aliases_table()},
         docs / "benchmarks.md": {

@@ -37,7 +37,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jobs": {"errors", "planning", "kit", "clients.pages", "connectors", "checkpoints", "spark.said", "watch.progress"},
     "operate": {"errors", "options", "kit", "clients"},
     "pipelines": {"errors", "options", "planning", "kit", "connectors", "spark", "codecs", "checkpoints", "watch"},
-    "monitor": {"errors", "planning", "kit", "connectors", "spark", "checkpoints", "pipelines", "watch"},
+    "monitor": {
+        "errors",
+        "planning",
+        "kit",
+        "clients.answers",
+        "clients.nats.options",
+        "connectors",
+        "spark",
+        "checkpoints",
+        "pipelines",
+        "watch",
+        "operate.figures",
+        "operate.watching",
+    },
 }
 # Programs, short names for users, and what others test with: they may import anything.
 MAY_IMPORT_ALL = {"cli", "testing", "session", "embedded", "s2"}
