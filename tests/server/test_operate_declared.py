@@ -350,7 +350,10 @@ def test_the_messages_that_a_plan_says_are_deleted_are_deleted(empty: Admin, tmp
         before = empty.calls.stream("S").messages
         effects = " ".join(made.changes[0].effects)
         assert told in effects
-        apply(empty.calls, made)
+        with pytest.raises(OptionError, match=r"would delete messages of 'S'. To allow that: --allow-replace S"):
+            apply(empty.calls, made)
+        assert empty.calls.stream("S").messages == before
+        apply(empty.calls, made, ["S"])
         gone = before - empty.calls.stream("S").messages
         about = int(effects.split("about ")[1].split()[0].replace(",", "")) if "about" in effects else gone
         assert abs(gone - about) <= 2
@@ -613,7 +616,7 @@ def test_random_declarations_are_planned_as_the_server_takes_them(
             silent = {"mem_storage"} >= {change.field for change in step.changes if change.why_not}
             if step.action is Action.REPLACE and not silent:
                 refused_in_place(admin, step)
-        result = apply(admin.calls, made, ["S"])
+        result = apply(admin.calls, made, ["S", "S/c"])
         assert result.remarks == ()
         assert actions(planned(admin, wanted)) == {}
         text = writing.of_live(live.look(admin.calls))

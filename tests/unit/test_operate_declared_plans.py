@@ -318,6 +318,20 @@ def test_a_plan_tells_queries_that_lose_data_or_speed() -> None:
     assert "stop the query first" in " ".join(effects.of_consumer_deletion(follower, alive, None))
 
 
+def test_a_limit_that_deletes_messages_needs_a_permission_which_is_not_one_for_consumers() -> None:
+    consumer = LiveConsumer("c", {"durable_name": "c", "ack_policy": "explicit", "deliver_policy": "all"}, "", 100)
+    alive = replace(stream("S", consumers={"c": consumer}), messages=1000, last=1000, size=100_000)
+    smaller = plan(of(said("S", {"c": {"deliver_policy": "new"}}, max_msgs=500)), there(alive))
+    assert [step.name for step in smaller.refused([])] == ["S", "S/c"]
+    assert [step.name for step in smaller.refused(["S"])] == ["S/c"]
+    assert not smaller.refused(["S", "S/c"])
+    assert not plan(of(said("S", max_msgs=500, discard="new")), there(alive)).refused([]), "nothing goes"
+    assert not plan(of(said("S", max_msgs=5000)), there(alive)).refused([])
+    anew = plan(of(said("S", {"c": {"deliver_policy": "new"}}, storage="memory")), there(alive))
+    assert anew.refused([])[0].name == "S"
+    assert not anew.refused(["S"]), "what goes with the stream is told there"
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

@@ -32,7 +32,9 @@ Files = Annotated[
 Allowed = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow-replace", metavar="NAME", help="STREAM or STREAM/CONSUMER that may be deleted or re-created."
+        "--allow-replace",
+        metavar="NAME",
+        help="STREAM or STREAM/CONSUMER that may be deleted or re-created, or lose messages.",
     ),
 ]
 

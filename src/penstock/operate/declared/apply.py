@@ -70,7 +70,8 @@ def _check(plan: Plan, allow_replace: Collection[str]) -> None:
         )
     if refused := plan.refused(allow_replace):
         needed = " ".join(f"--allow-replace {step.name}" for step in refused)
-        raise OptionError(f"nothing was changed, for this would delete {_names(refused)}. To allow that: {needed}")
+        what = ", ".join(f"{'messages of ' * (step.action is Action.UPDATE)}'{step.name}'" for step in refused)
+        raise OptionError(f"nothing was changed, for this would delete {what}. To allow that: {needed}")
 
 
 class _Doing:

@@ -36,6 +36,13 @@ def of_update(stream: LiveStream, changes: Changes, after: Config, now: int) -> 
         yield f"Penstock's queries on it get slower without {words}: {_listed(mine.values())}."
 
 
+def deletes_messages(stream: LiveStream, changes: Changes, after: Config, now: int) -> bool:
+    """Whether an update in place deletes messages at once."""
+    refuses = after.get("discard") == "new"  # then what is too much stays
+    names = {"max_age", "max_msgs_per_subject", "retention"} | (set() if refuses else {"max_msgs", "max_bytes"})
+    return any(True for name in names & changes.keys() for _ in _UPDATES[name](stream, *changes[name], after, now))
+
+
 def _is_off(changes: Changes, name: str) -> bool:
     return name in changes and not changes[name][1]
 

@@ -65,6 +65,7 @@ class Step:
     problems: tuple[str, ...] = ()
     config: Config | None = None  # what is sent
     seen: str | None = None  # the digest of what was there; None where nothing was
+    deletes_messages: bool = False  # an update that does so at once
 
     @property
     def name(self) -> str:
@@ -78,8 +79,10 @@ class Step:
 
     @property
     def needs_permission(self) -> bool:
-        """Whether something is deleted."""
-        return self.action in (Action.REPLACE, Action.DELETE)
+        """Whether something is deleted: a stream, a consumer, or messages that a smaller limit leaves no room for."""
+        return self.action in (Action.REPLACE, Action.DELETE) or (
+            self.action is Action.UPDATE and self.deletes_messages
+        )
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,17 @@ class Plan:
         return tuple(step for step in self.steps if step.action is Action.IMPOSSIBLE)
 
     def refused(self, allowed: Collection[str]) -> tuple[Step, ...]:
-        """The steps that delete something, without a permission by name. That of a stream is for its consumers too."""
+        """The steps that delete something, without a permission by name. That of a stream which is deleted or created
+        anew is for its consumers too.
+        """
+        whole = {
+            step.stream for step in self.changes if not step.consumer and step.action in (Action.REPLACE, Action.DELETE)
+        }
         return tuple(
             step for step in self.changes
-            if step.needs_permission and step.name not in allowed and step.stream not in allowed
+            if step.needs_permission
+            and step.name not in allowed
+            and not (step.stream in allowed and step.stream in whole)
         )  # fmt: skip
 
     @property
@@ -211,6 +221,7 @@ class _Planning:
         else:
             raw = differences(STREAM_FIELDS, wanted, there.config)
             told = tuple(effects.of_update(there, raw, config, self.live.now))
+            step = replace(step, deletes_messages=effects.deletes_messages(there, raw, config, self.live.now))
         action = Action.IMPOSSIBLE if problems else Action.REPLACE if is_new else Action.UPDATE
         return replace(step, action=action, changes=changes, effects=told, problems=problems, config=config)
 
