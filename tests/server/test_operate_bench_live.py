@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,13 @@ TINY = Settings(seconds=0.1, rounds=1, rate=300, most_bytes=2 << 20)
 def processes() -> Iterator[Processes]:
     with Processes() as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def shared(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs in this process use the same processes: each takes a second to start."""
+    for module in ("run", "soak"):
+        monkeypatch.setattr(f"penstock.operate.bench.{module}.Processes", lambda: nullcontext(processes))
 
 
 def options(url: str, **more: str) -> NatsOptions:

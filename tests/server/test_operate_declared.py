@@ -18,13 +18,15 @@ from nats_servers import Admin, server, server_binary
 from penstock.cli import app
 from penstock.clients.jetstream import api
 from penstock.clients.jetstream.calls import ApiError, Calls
-from penstock.errors import Disconnected, OptionError
+from penstock.errors import Disconnected, OptionError, PenstockError
 from penstock.operate.declared import live, nack, values, writing
 from penstock.operate.declared.apply import Stopped, apply
 from penstock.operate.declared.fields import CONSUMER, CONSUMER_FIELDS, STREAM, STREAM_FIELDS, Field
 from penstock.operate.declared.files import load
 from penstock.operate.declared.model import Declared, DeclaredConsumer, DeclaredStream, Place
-from penstock.operate.declared.plan import Action, Plan, plan
+from penstock.operate.declared.plan import plan
+from penstock.operate.declared.retrying import Asking
+from penstock.operate.declared.steps import Action, Plan
 from penstock.testing.nats_server import NatsServer
 from penstock.testing.proxy import Proxy
 
@@ -33,10 +35,19 @@ EXAMPLES = int(os.environ.get("PENSTOCK_DECLARED_EXAMPLES", "30"))
 NOWHERE = Place(Path("test.toml"), 1)
 
 
+class Patient(Admin):
+    """Creates a stream also where folders of one that was just deleted are not gone yet."""
+
+    def create(self, stream: str, *subjects: str, **config: Any) -> dict[str, Any]:
+        return Asking(self.calls).run("a test", lambda _: super(Patient, self).create(stream, *subjects, **config))
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NatsServer, Admin]]:
-    with server(tmp_path_factory.mktemp("declared")) as (started, admin):
+    with server(tmp_path_factory.mktemp("declared")) as (started, _):
+        admin = Patient(started.url)
         yield started, admin
+        admin.close()
 
 
 @pytest.fixture
@@ -361,6 +372,135 @@ def test_the_messages_that_a_plan_says_are_deleted_are_deleted(empty: Admin, tmp
             assert f"Consumer 'billing' has not acknowledged about {about:,} of them" in effects
 
 
+def test_messages_that_came_after_the_plan_are_not_deleted_without_permission(empty: Admin, tmp_path: Path) -> None:
+    empty.create("LATE", "s")
+    made = planned(empty, file(tmp_path, "[streams.LATE]\nmax_msgs = 10\n"))
+    assert made.refused(()) == ()
+    empty.numbers("LATE", 500, subject="s")
+    with pytest.raises(
+        Stopped, match=r"come since the plan. To allow that: --allow-replace LATE \(nothing was changed"
+    ):
+        apply(empty.calls, made)
+    assert empty.calls.stream("LATE").messages == 500
+    apply(empty.calls, made, ["LATE"])
+    assert empty.calls.stream("LATE").messages == 10
+
+
+def test_old_messages_do_not_go_without_permission_when_only_discard_changes(empty: Admin, tmp_path: Path) -> None:
+    empty.create("FULL", "s")
+    empty.numbers("FULL", 500, subject="s")
+    apply(empty.calls, planned(empty, file(tmp_path, '[streams.FULL]\nmax_msgs = 10\ndiscard = "new"\n')))
+    made = planned(empty, file(tmp_path, '[streams.FULL]\ndiscard = "old"\n'))
+    with pytest.raises(OptionError, match="would delete messages of 'FULL'"):
+        apply(empty.calls, made)
+    assert empty.calls.stream("FULL").messages == 500
+    apply(empty.calls, made, ["FULL"])
+    assert empty.calls.stream("FULL").messages == 10, "as the plan said"
+
+
+@pytest.mark.parametrize("messages_come", ["before the plan", "after the plan"])
+def test_a_narrower_filter_does_not_delete_messages_of_interest_without_permission(
+    empty: Admin, tmp_path: Path, messages_come: str
+) -> None:
+    name = f"I{messages_come[0]}"  # each its own: files of a stream that was just deleted may still be there
+    text = f'[streams.{name}]\nsubjects = ["s.*"]\nretention = "interest"\n[streams.{name}.consumers.c]\n'
+    text += "filter_subjects = "
+    apply(empty.calls, planned(empty, file(tmp_path, text + '["s.a", "s.b"]\n')))
+    made = planned(empty, file(tmp_path, text + '["s.a"]\n'))
+    empty.publish((f"s.{'ab'[i % 2]}", b"x") for i in range(100))
+    if messages_come == "before the plan":
+        made = planned(empty, file(tmp_path, text + '["s.a"]\n'))
+    with pytest.raises(PenstockError, match=f"--allow-replace {name}/c"):
+        apply(empty.calls, made, [name])
+    assert empty.calls.stream(name).messages == 100
+    apply(empty.calls, made, [f"{name}/c"])
+    assert empty.calls.stream(name).messages == 50, "as the plan said"
+
+
+class Refusing(Calls):
+    """The calls, of which STREAM.CREATE fails so often: a server of the cluster is away."""
+
+    def __init__(self, admin: Admin, times: float, then: BaseException | None = None):
+        super().__init__(admin.connection, admin.options)
+        self.refusals, self.then = times, then or ApiError(10005, "no suitable peers for placement, peer offline")
+
+    def call(self, action: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        if action.startswith("STREAM.CREATE") and self.refusals > 0:
+            self.refusals -= 1
+            raise self.then
+        return super().call(action, body)
+
+
+REPLACED = '[streams.S]\nsubjects = ["s"]\nmetadata = { a = "b" }\n[streams.S.consumers.c]\nmax_batch = 7\n'
+
+
+@pytest.fixture
+def replacing(running: tuple[NatsServer, Admin], empty: Admin, tmp_path: Path) -> Iterator[tuple[Admin, Plan]]:
+    """A plan that replaces stream S, and a connection that waits for a second."""
+    apply(empty.calls, planned(empty, file(tmp_path, REPLACED)))
+    admin = Admin(running[0].url, reconnectTimeout="1s")
+    yield admin, planned(admin, file(tmp_path, REPLACED.replace("[streams.S]", '[streams.S]\nstorage = "memory"')))
+    admin.close()
+
+
+def test_a_server_that_is_away_between_delete_and_create_is_waited_for(
+    replacing: tuple[Admin, Plan], empty: Admin
+) -> None:
+    admin, made = replacing
+    apply(Refusing(admin, 3), made, ["S"])
+    assert empty.calls.call("STREAM.INFO.S")["config"]["storage"] == "memory"
+    assert [each["name"] for each in empty.calls.consumers("S")] == ["c"]
+
+
+@pytest.mark.parametrize("then", ["offline", "ctrl-c"])
+def test_what_is_deleted_and_cannot_be_made_again_is_told_with_its_old_configuration(
+    replacing: tuple[Admin, Plan], empty: Admin, tmp_path: Path, then: str
+) -> None:
+    admin, made = replacing
+    with pytest.raises(Stopped) as stopped:
+        apply(Refusing(admin, float("inf"), KeyboardInterrupt() if then == "ctrl-c" else None), made, ["S"])
+    told = str(stopped.value)
+    if then == "offline":
+        assert "peer offline. It is deleted, and is not there (it was the first step; not done: 'S/c')" in told
+    else:
+        assert "stopped by Ctrl-C. It may be deleted and not there" in told
+    assert "nothing was changed" not in told
+    assert empty.calls.names() == []
+    old = file(tmp_path, told.split("as a declaration:")[1])
+    apply(empty.calls, planned(empty, old))
+    assert actions(planned(empty, file(tmp_path, REPLACED))) == {}, "all that it was is told"
+
+
+def test_a_connection_that_stays_away_after_the_delete_tells_what_may_be_lost(
+    running: tuple[NatsServer, Admin], replacing: tuple[Admin, Plan], empty: Admin
+) -> None:
+    class Cut(Calls):
+        def call(self, action: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+            if action.startswith("STREAM.DELETE"):
+                super().call(action, body)
+                proxy.__exit__(None, None, None)
+                raise Disconnected("the connection was lost")
+            return super().call(action, body)
+
+    with Proxy(running[0].port) as proxy:
+        admin = Admin(proxy.url, reconnectTimeout="1s")
+        with pytest.raises(Stopped, match=r"(?s)It may be deleted and not there.*\[streams.S\].*\[streams.S.consumers"):
+            apply(Cut(admin.connection, admin.options), replacing[1], ["S"])
+        admin.close()
+    assert empty.calls.names() == []
+
+
+def test_a_stream_that_is_there_again_as_it_was_is_told_to_lack_its_consumers(
+    replacing: tuple[Admin, Plan], empty: Admin
+) -> None:
+    admin, made = replacing
+    with pytest.raises(Stopped, match="begins anew, and is empty; its consumers 'c' are gone") as stopped:
+        apply(Refusing(admin, 1, ApiError(10052, "no")), made, ["S"])
+    assert "[streams.S.consumers.c]\nmax_batch = 7" in stopped.value.was
+    assert "nothing was changed" not in str(stopped.value)
+    assert empty.calls.call("STREAM.INFO.S")["config"]["storage"] == "file"
+
+
 def test_an_account_that_may_not_list_streams_plans_those_of_its_files(tmp_path: Path) -> None:
     config = f"""
     jetstream {{ store_dir: "{tmp_path / "data"}" }}
@@ -396,6 +536,54 @@ def test_limits_of_the_account_are_told_before(tmp_path: Path) -> None:
         both = planned(admin, file(tmp_path, '[streams.S]\nmax_bytes = "90mb"\n[streams.T]\nmax_bytes = "90mb"\n'))
         assert sorted(actions(both).values()) == ["create", "impossible"], "together they are too much"
         admin.close()
+
+
+@pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
+def test_what_is_used_without_a_limit_does_not_make_a_new_stream_impossible(version: str, tmp_path: Path) -> None:
+    config = f'jetstream {{ store_dir: "{tmp_path / "data"}" }}\naccounts {{ A {{ jetstream {{ max_file: 1MB }}, users: [ {{ user: a, password: x }} ] }} }}'  # noqa: E501
+    with NatsServer(tmp_path / "server", config=config, executable=server_binary(version)) as started:
+        admin = Admin(started.url, user="a", password="x")
+        admin.create("U", "u")
+        admin.publish(("u", bytes(10_000)) for _ in range(60))
+        declared = file(tmp_path, '[streams.S]\nmax_bytes = "500kb"\n')
+        apply(admin.calls, planned(admin, declared))
+        assert actions(planned(admin, declared)) == {}
+        admin.close()
+
+
+class Away(Calls):
+    """The calls of an account whose stream S is not in lists, as its leader is away."""
+
+    answers = True  # whether S answers where it is asked by its name
+
+    def answer(self, reply: Any) -> dict[str, Any]:
+        found = super().answer(reply)
+        streams = found.get("streams")
+        if isinstance(streams, list):
+            found["streams"] = [each for each in streams if each["config"]["name"] != "S"]
+            return found | {"missing": ["S"]}
+        if found.get("config", {}).get("name") == "S" and not self.answers:
+            raise ApiError(10118, "stream is offline")
+        return found
+
+
+def test_a_stream_that_the_list_lacks_is_asked_by_its_name_or_the_difference_is_not_told(
+    running: tuple[NatsServer, Admin], empty: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file(tmp_path, '[streams.S]\nsubjects = ["s"]\n[streams.T]\nsubjects = ["t"]\n')
+    apply(empty.calls, planned(empty, load([tmp_path / "streams.toml"])))
+    monkeypatch.setattr("penstock.cli.jetstream.asking.Calls", Away)
+    ran = run(running[0].url, "diff", str(tmp_path / "streams.toml"))
+    assert (ran.exit_code, ran.output) == (0, "no difference\n"), ran.exception
+    monkeypatch.setattr(Away, "answers", False)
+    ran = run(running[0].url, "diff", str(tmp_path / "streams.toml"))
+    assert ran.exit_code == 2
+    assert "These streams did not answer: S." in ran.output
+    assert "create" not in ran.output
+    assert "no difference" not in ran.output
+    file(tmp_path, '[streams.T]\nsubjects = ["t"]\n')
+    ran = run(running[0].url, "diff", str(tmp_path / "streams.toml"))
+    assert (ran.exit_code, "no difference" in ran.output) == (2, False), "a stream that no file names may be there"
 
 
 def test_more_streams_and_consumers_than_a_page_are_seen(empty: Admin) -> None:
@@ -687,6 +875,9 @@ def test_the_commands_say_what_they_do_and_end_with_codes_for_scripts(
     assert ran.exit_code == 0
     assert "+ create stream 'S'" in ran.output
     fingerprint = ran.output.split("plan ")[1].split(":")[0]
+    refused = run(url, "apply", "--json", str(path))
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "with --json nobody is asked" in " ".join(refused.stderr.split())
     refused = run(url, "apply", str(path))
     assert refused.exit_code == 1
     assert "--yes makes the changes" in " ".join(refused.output.split())
@@ -705,6 +896,10 @@ def test_the_commands_say_what_they_do_and_end_with_codes_for_scripts(
     assert "to allow it: --allow-replace S" in ran.output
     assert run(url, "apply", "--yes", str(path)).exit_code == 3
     assert run(url, "plan", "--allow-replace", "S", str(path)).exit_code == 0
+    mistyped = run(url, "plan", "--allow-replace", "s", "--allow-replace", "SS", str(path))
+    assert mistyped.exit_code == 3
+    assert "--allow-replace SS allows nothing" in mistyped.stderr
+    assert "Did you mean 'S'?" in mistyped.stderr
     told = json.loads(run(url, "plan", "--json", str(path)).stdout)
     assert [(step["name"], step["action"], step["needsPermission"]) for step in told["steps"]] == [
         ("S", "replace", True)

@@ -10,10 +10,11 @@ import pytest
 from nats_servers import Admin
 from penstock.errors import PenstockError
 from penstock.operate.declared import live
-from penstock.operate.declared.apply import apply
+from penstock.operate.declared.apply import Stopped, apply
 from penstock.operate.declared.files import load
 from penstock.operate.declared.model import Declared
-from penstock.operate.declared.plan import Action, Plan, plan
+from penstock.operate.declared.plan import plan
+from penstock.operate.declared.steps import Action, Plan
 from penstock.testing.nats_cluster import NatsCluster
 
 
@@ -81,7 +82,9 @@ def test_more_replicas_than_servers_are_told_before_and_fewer_are_changed_in_pla
 ) -> None:
     admin = reached(cluster)
     made = planned(admin, declared(tmp_path, "[streams.R]\nnum_replicas = 5\n"))
-    assert made.impossible[0].problems == ("'num_replicas' is 5, but the cluster seems to have 3 servers.",)
+    assert made.changes[0].effects == ("The cluster seems to have 3 servers: the server refuses 5 replicas then.",)
+    with pytest.raises(Stopped, match="no suitable peers"):
+        apply(admin.calls, made)
     for replicas in (1, 3, 1):
         wanted = declared(tmp_path, f"[streams.R]\nnum_replicas = {replicas}\n[streams.R.consumers.c]\n")
         made = planned(admin, wanted)

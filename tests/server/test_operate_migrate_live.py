@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 
 from nats_servers import Admin, server_binary
 from penstock.cli import app
+from penstock.cli.jetstream.migrate_showing import write
 from penstock.clients.nats.options import NatsOptions
 from penstock.errors import OptionError, PenstockError
 from penstock.operate.migrate.proving import Prover
+from penstock.operate.migrate.survey import listen
 from penstock.operate.migrate.verdicts import lines
 from penstock.testing.nats_cluster import NatsCluster
 from penstock.testing.nats_server import NatsServer, free_port
@@ -209,7 +211,8 @@ def test_programs_that_run_throughout_a_migration_lose_nothing(place: tuple[Nats
     assert plain == list(range(plain[0], programs.plain)), "since the stream is there, it has all, in order"
     assert [body for body in stored if body.startswith(b"acked")] == [b"acked %d" % n for n in range(programs.acked)]
     assert programs.acked > 20
-    assert {config["name"] for config in admin.calls.consumers("APP")} == {"audit", "workers"}
+    # A reader's own consumer is deleted without waiting for the answer.
+    wait_until(lambda: {config.get("name") for config in admin.calls.consumers("APP")} == {"audit", "workers"})
     # Back again: the programs never knew.
     with Programs(server.url, "app") as programs:
         admin.delete("APP")
@@ -268,10 +271,10 @@ class Watch:
 
 
 class Ticker:
-    """Publishes numbers by our own client until it ends, again after an interruption."""
+    """Publishes numbers, or always the same, by our own client until it ends, again after an interruption."""
 
-    def __init__(self, url: str, subject: str):
-        self.url, self.subject, self.sent = url, subject, 0
+    def __init__(self, url: str, subject: str, body: bytes | None = None):
+        self.url, self.subject, self.body, self.sent = url, subject, body, 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -289,7 +292,7 @@ class Ticker:
             with suppress(PenstockError):
                 admin = Admin(self.url)
                 while not self._stop.wait(PAUSE):
-                    admin.connection.publish(self.subject, b"%d" % self.sent)
+                    admin.connection.publish(self.subject, self.body or b"%d" % self.sent)
                     self.sent += 1
 
 
@@ -333,6 +336,80 @@ def test_messages_that_are_published_again_with_the_same_id_are_no_loss(place: t
     admin.close()
 
 
+def test_equal_messages_that_are_stored_later_do_not_hide_that_some_were_lost(place: tuple[NatsServer, str]) -> None:
+    server, _ = place
+    admin = Admin(server.url)
+    admin.create("TICKS", "ticks.>")
+
+    def lose() -> None:
+        config = admin.calls.call("STREAM.INFO.TICKS")["config"]
+        admin.calls.call("STREAM.UPDATE.TICKS", config | {"subjects": ["nothing.ticks"]})
+        start = ticker.sent
+        wait_until(lambda: ticker.sent > start + 200)
+        admin.calls.call("STREAM.UPDATE.TICKS", config)
+
+    with Ticker(server.url, "ticks.a", b"tick") as ticker, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.operate.migrate.proving.GRACE", 1.5)
+        watch = Watch()
+        thread = watch.when(1.7, lose)
+        found = Prover(options(server.url), ["TICKS"], watch).prove(2.0)
+        thread.join()
+    (verdict,) = found.verdicts
+    assert verdict.lacking + verdict.doubtful > 150
+    assert not found.whole
+    assert not found.holds
+    admin.delete("TICKS")
+    admin.close()
+
+
+def test_messages_that_the_limits_of_a_stream_removed_are_not_called_lost(place: tuple[NatsServer, str]) -> None:
+    server, _ = place
+    admin = Admin(server.url)
+    admin.create("FEW", "few.>", max_msgs=10)
+    with Ticker(server.url, "few.a"):
+        said = run("few.>", f"servers={server.url}", "--listen", "100ms", "--prove", "500ms", code=4)
+    (part,) = said["proof"]["parts"]
+    assert part["verdicts"][0]["lacking"] > 10
+    assert part["verdicts"][0]["removed"] >= part["verdicts"][0]["lacking"]
+    admin.delete("FEW")
+    admin.close()
+
+
+def test_a_subject_that_is_asked_for_and_that_no_stream_takes_is_named(place: tuple[NatsServer, str]) -> None:
+    server, _ = place
+    admin = Admin(server.url)
+    admin.create("PART", "part.orders.>")
+    with Ticker(server.url, "part.orders.x"), Ticker(server.url, "part.other.y"):
+        words = ["part.>", f"servers={server.url}", "--listen", "200ms", "--prove", "300ms"]
+        said = run(*words, code=4)["proof"]
+        all_taken = run("part.orders.>", *words[1:])["proof"]
+    assert (said["holds"], said["whole"], said["withoutStream"]) == (True, False, ["part.other.y"])
+    assert "no stream takes part.other.y" in said["remarks"][0]
+    assert (all_taken["whole"], all_taken["withoutStream"]) == (True, [])
+    admin.delete("PART")
+    admin.close()
+
+
+def test_a_proof_that_gets_too_many_messages_ends_there_and_calls_nothing_lost(place: tuple[NatsServer, str]) -> None:
+    server, _ = place
+    admin = Admin(server.url)
+    admin.create("MANY", "many.>")
+    with Ticker(server.url, "many.a"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.operate.migrate.proving.MOST", 500)
+        patch.setattr("penstock.operate.migrate.proving.GRACE", 0.5)
+        found = Prover(options(server.url), ["MANY"]).prove(30)
+    (part,) = found.parts
+    (verdict,) = part.verdicts
+    assert (verdict.unheard, verdict.lacking) == (0, 0)
+    assert 0 < verdict.stored < verdict.got
+    assert 500 <= verdict.got < 600
+    assert not found.whole
+    assert part.is_full
+    assert part.seconds < 10
+    admin.delete("MANY")
+    admin.close()
+
+
 def test_streams_that_would_be_changed_by_reading_are_left_out(place: tuple[NatsServer, str]) -> None:
     server, _ = place
     admin = Admin(server.url)
@@ -341,6 +418,126 @@ def test_streams_that_would_be_changed_by_reading_are_left_out(place: tuple[Nats
         Prover(options(server.url), ["QUEUE"]).prove(0.1)
     admin.publish([("queue.a", b"1")])
     assert admin.calls.stream("QUEUE").messages == 1
+    admin.close()
+
+
+LAYOUT = '[streams.{name}]\nsubjects = ["{subject}"]\nretention = "{retention}"\n'
+
+
+def test_requests_on_a_subject_that_only_the_layout_file_has_are_found_before_a_stream_answers_them(
+    place: tuple[NatsServer, str], tmp_path: Path
+) -> None:
+    server, _ = place
+    file = tmp_path / "layout.toml"
+    file.write_text(LAYOUT.format(name="WIDE", subject="wide.>", retention="limits"))
+    words = ["other.>", f"servers={server.url}", "--listen", "300ms", "--layout", str(file), "--apply"]
+    with Programs(server.url, "wide") as programs:
+        wait_until(lambda: programs.answers.total() > 5)
+        ran = CliRunner().invoke(app, ["jetstream", "migrate", *words])
+        assert ran.exit_code == 1
+        assert "stream 'WIDE' would take 'wide.rpc.add'" in ran.output
+        answers = programs.answers.total()
+        wait_until(lambda: programs.answers.total() > answers)
+    assert_nothing_lost_by_core(programs)
+    admin = Admin(server.url)
+    assert "WIDE" not in admin.calls.names()
+    admin.close()
+
+
+def test_a_message_that_two_subscriptions_of_ours_get_is_counted_once(place: tuple[NatsServer, str]) -> None:
+    server, _ = place
+    admin = Admin(server.url)
+    sent = threading.Event()
+
+    def publish(line: str) -> None:  # it is told when it listens
+        if not sent.is_set():
+            sent.set()
+            for subject in ("twice.a.b", "twice.a.c", "twice.x.b"):
+                admin.connection.publish(subject, b"1")
+            admin.connection.flush()
+
+    heard = listen(options(server.url), ["twice.a.*", "twice.*.b"], 0.6, publish)
+    assert {name: each.messages for name, each in heard.subjects.items()} == {
+        "twice.a.b": 1, "twice.a.c": 1, "twice.x.b": 1,
+    }  # fmt: skip
+    admin.close()
+
+
+@pytest.mark.parametrize(("stop", "code", "says"), [(None, 1, "nothing can be proven"), (KeyboardInterrupt, 130, "")])
+def test_a_proof_that_fails_hides_neither_the_streams_that_were_made_nor_the_way_back(
+    place: tuple[NatsServer, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: type[BaseException] | None,
+    code: int,
+    says: str,
+) -> None:
+    server, _ = place
+    admin = Admin(server.url)
+    if stop is not None:
+        monkeypatch.setattr(Prover, "prove", _raising(stop))
+    file = tmp_path / "layout.toml"
+    file.write_text(LAYOUT.format(name="FAILS", subject="fails.>", retention="workqueue"))
+    words = ["fails.>", f"servers={server.url}", "--listen", "50ms", "--layout", str(file), "--apply", "--prove", "1s"]
+    ran = CliRunner().invoke(app, ["jetstream", "migrate", *words, "--json"])
+    assert ran.exit_code == code, ran.output
+    said = json.loads(ran.stdout)
+    assert "FAILS" in admin.calls.names()
+    assert [step["name"] for step in said["plan"]["steps"]] == ["FAILS"]
+    assert said["howToGoBack"][1:] == ["  nats stream rm FAILS --force"]
+    assert says in said["proof"]["error"]
+    assert said["proof"]["error"]
+    admin.delete("FAILS")
+    ran = CliRunner().invoke(app, ["jetstream", "migrate", *words])
+    assert ran.exit_code == code, ran.output
+    assert "nats stream rm FAILS --force" in ran.stdout
+    assert "penstock: " in ran.stderr
+    # It is there already: it was not made by this run, so nobody is told to delete it.
+    ran = CliRunner().invoke(app, ["jetstream", "migrate", *words])
+    assert ran.exit_code == code, ran.output
+    assert "what to change in programs" in ran.stdout
+    assert "nats stream rm" not in ran.stdout
+    assert "go back" not in ran.stdout
+    admin.delete("FAILS")
+    admin.close()
+
+
+def _raising(kind: type[BaseException]) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise kind
+
+    return fail
+
+
+def test_a_proof_of_a_topic_that_fails_does_not_hide_that_streams_were_made(
+    place: tuple[NatsServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _ = place
+    monkeypatch.setattr("penstock.operate.migrate.kafka_reading.prove", _raising(OptionError))
+    words = ["--from-kafka", "topic", "brokers=127.0.0.1:1", f"servers={server.url}", "--apply", "--prove", "1s"]
+    said = run(*words, code=1)
+    assert said["applied"]
+    assert said["proof"] == {"error": "stopped"}
+    admin = Admin(server.url)
+    assert "topic" in admin.calls.names()
+    admin.delete("topic")
+    admin.close()
+
+
+def test_a_file_that_is_there_is_not_overwritten(place: tuple[NatsServer, str], tmp_path: Path) -> None:
+    server, _ = place
+    out = tmp_path / "precious.toml"
+    out.write_text("mine")
+    words = ["out.>", f"servers={server.url}", "--listen", "50ms", "--out", str(out), "--apply"]
+    ran = CliRunner().invoke(app, ["jetstream", "migrate", *words])
+    assert ran.exit_code == 1
+    assert "is there already" in ran.output
+    assert out.read_text() == "mine"
+    with pytest.raises(OptionError, match="cannot be written: File exists"):
+        write({out: "other"}, mode="x")
+    assert out.read_text() == "mine"
+    admin = Admin(server.url)
+    assert "OUT" not in admin.calls.names()
     admin.close()
 
 

@@ -19,7 +19,7 @@ from nats_servers import Admin
 from penstock.clients.jetstream.calls import ApiError
 from penstock.clients.nats.client import Connection, Denied
 from penstock.clients.nats.options import NatsOptions
-from penstock.errors import ConnectError, OptionError, PenstockError
+from penstock.errors import ConnectError, OptionError, PenstockError, ProtocolError
 from penstock.planning.positions import Range
 from penstock.testing.nats_server import NatsServer, free_port
 
@@ -489,6 +489,15 @@ def test_a_refusal_is_told_also_behind_the_late_answer_to_an_earlier_question() 
                 connection.flush()
         connection.close()
         thread.join(5)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "X 0\r\n\r\nPUB orders.x 5\r\nhello\r\nPUB y", "a\tb", "a\x00b"])
+def test_a_name_that_a_server_told_is_not_sent_if_it_is_more_than_a_subject(nats: NatsServer, name: str) -> None:
+    connection = Connection(NatsOptions.parse("nats", {"servers": nats.url}))
+    for send in (connection.request, connection.publish, connection.ask):
+        with pytest.raises(ProtocolError, match="is no subject"):
+            send(name if not name else f"$JS.API.STREAM.INFO.{name}")
+    connection.close()
 
 
 def test_a_server_without_jetstream_says_so(folder: Path) -> None:

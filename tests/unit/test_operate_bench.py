@@ -2,15 +2,20 @@
 
 import json
 import math
+import os
 import re
+import sys
 import xml.etree.ElementTree as ET
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner, Result
 
+from penstock.cli import app
 from penstock.clients.nats import wire
 from penstock.clients.nats.options import NatsOptions
 from penstock.errors import ConnectError, DataLossError, OptionError
@@ -18,6 +23,7 @@ from penstock.operate.bench import (
     beside,
     consuming,
     figures,
+    machine,
     matrix,
     pacing,
     page,
@@ -102,27 +108,26 @@ def config(**metadata: Any) -> dict[str, Any]:
 def test_a_stream_without_our_mark_is_never_ours() -> None:
     mine = streams.mark("abc", 0)
     later = 4e9
-    assert streams.judged({"name": "ORDERS", "metadata": mine}, "", later) is None
-    assert streams.judged({"name": "PENSTOCK_BENCH_abc"}, "", later) is None
-    assert streams.judged({"name": "PENSTOCK_BENCH_abc", "metadata": {"owner": "x"}}, "", later) is None
-    assert streams.judged(config(**mine), "abc", later) is None, "this run's own"
+    assert streams.judged({"name": "ORDERS", "metadata": mine}, later) is None
+    assert streams.judged({"name": "PENSTOCK_BENCH_abc"}, later) is None
+    assert streams.judged({"name": "PENSTOCK_BENCH_abc", "metadata": {"owner": "x"}}, later) is None
 
 
 def test_a_leftover_is_dead_when_its_process_or_its_time_is_over() -> None:
     mine = streams.mark("abc", 0)
-    assert streams.judged(config(**mine), "", 0) == streams.Leftover(
+    assert streams.judged(config(**mine), 0) == streams.Leftover(
         "PENSTOCK_BENCH_abc", "abc", False, f"process {mine[streams.PROCESS]} of this machine still runs"
     )
-    over = streams.judged(config(**mine), "", 4e9)
+    over = streams.judged(config(**mine), 4e9)
     assert over is not None
     assert over.dead
-    ended = streams.judged(config(**mine | {streams.PROCESS: "999999999"}), "", 0)
+    ended = streams.judged(config(**mine | {streams.PROCESS: "999999999"}), 0)
     assert ended is not None
     assert ended.dead
-    elsewhere = streams.judged(config(**mine | {streams.HOST: "far", streams.PROCESS: "999999999"}), "", 0)
+    elsewhere = streams.judged(config(**mine | {streams.HOST: "far", streams.PROCESS: "999999999"}), 0)
     assert elsewhere is not None
     assert not elsewhere.dead
-    unclear = streams.judged(config(**mine | {streams.UNTIL: "soon"}), "", 4e9)
+    unclear = streams.judged(config(**mine | {streams.UNTIL: "soon"}), 4e9)
     assert unclear is not None
     assert not unclear.dead
 
@@ -387,6 +392,92 @@ def whole_report() -> dict[str, Any]:
     ]}  # fmt: skip
     told["against"] = report.compared(told, a_report(rate=500.0), "old.json")
     return told
+
+
+COMMAND = sys.modules["penstock.cli.jetstream.bench"]  # the package has the function of this name
+
+
+def benched(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], *words: str) -> Result:
+    monkeypatch.setattr(COMMAND, "_measured", lambda *given: told)
+    return CliRunner().invoke(app, ["jetstream", "bench", *words])
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_report_that_cannot_be_written_is_shown_and_said(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "jetstream-bench.md").mkdir()  # as a full disk, after the run
+    ran = benched(monkeypatch, a_report(), "--out", str(tmp_path), *words)
+    assert ran.exit_code == 1
+    assert "baseline" in ran.stdout
+    said = " ".join(ran.stderr.split())
+    assert f"the report cannot be written to '{tmp_path}': Is a directory." in said
+    assert isinstance(ran.exception, SystemExit), "it is a sentence, no traceback"
+
+
+def test_what_was_finished_before_ctrl_c_is_reported_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran = benched(monkeypatch, a_report(stopped=True), "--out", str(tmp_path), "--json")
+    assert ran.exit_code == 130
+    assert json.loads(ran.stdout)["stopped"] is True
+    assert json.loads((tmp_path / "jetstream-bench.json").read_text())["scenarios"]
+    assert "penstock: stopped" in ran.stderr
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Any:
+    """Run two scenarios in two rounds, with Ctrl-C after so many of these four."""
+    done: list[str] = []
+
+    class Fake:
+        def __init__(self, scenario: matrix.Scenario, *given: Any):
+            self.name = scenario.name
+
+        def measured(self) -> dict[str, Any]:
+            if len(done) == after:
+                raise KeyboardInterrupt
+            done.append(self.name)
+            return {"figures": {"publish_rate": 1.0}, "phases": {}, "checked": {}, "remarks": []}
+
+    monkeypatch.setattr(run, "Round", Fake)
+    both = [matrix.Scenario.of({}), matrix.Scenario.of({"storage": "memory"})]
+    at = run.Server(NatsOptions.parse("jetstream", {}))
+    return run.run(both, run.Settings(rounds=2), "x", lambda scenario: nullcontext(at), lambda at: None, 1.0)
+
+
+def test_ctrl_c_keeps_the_rounds_that_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(run.Stopped) as stopped:
+        interrupted(monkeypatch, after=3)
+    assert [len(each.rounds) for each in stopped.value.outcomes] == [2, 1]
+    told: dict[str, Any] = {"scenarios": [], "left_out": {}, "remarks": []}
+    never = run.Outcome(matrix.Scenario.of({"size": "16"}))
+    COMMAND._stopped(told, [*stopped.value.outcomes, never])
+    assert [each["name"] for each in told["scenarios"]] == ["baseline", "storage=memory"]
+    assert told["left_out"] == {never.scenario.name: "it was stopped before"}
+    assert told["stopped"] is True
+
+
+def test_ctrl_c_before_the_first_round_has_ended_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        interrupted(monkeypatch, after=0)
+    assert not isinstance(stopped.value, run.Stopped)
+    with pytest.raises(KeyboardInterrupt):
+        COMMAND._stopped({"scenarios": [], "left_out": {}, "remarks": []}, [])
+
+
+def test_a_folder_that_goes_away_while_it_is_measured_counts_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "block").write_bytes(b"12345")
+    scandir = os.scandir
+
+    def scan(path: Any) -> Any:
+        if str(path).endswith("a"):
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert machine.disk_bytes([tmp_path]) == 5
 
 
 def parsed(text: str) -> ET.Element:

@@ -1,5 +1,7 @@
 """Declared streams without a server: files, comparisons, plans, and what is written."""
 
+import io
+import json
 import sys
 import tomllib
 from dataclasses import replace
@@ -9,10 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from penstock.cli import app
+from penstock.cli.jetstream import declared as commands
 from penstock.clients.jetstream import api
 from penstock.clients.nats.subjects import intersect
-from penstock.operate.declared import between, buckets, effects, nack, terraform, values, writing
+from penstock.errors import OptionError
+from penstock.operate.declared import between, buckets, effects, nack, names, terraform, values, writing
 from penstock.operate.declared.configs import differences, digest, merged
 from penstock.operate.declared.fields import BUCKET, CONSUMER, CONSUMER_FIELDS, STREAM, STREAM_FIELDS, table
 from penstock.operate.declared.files import load
@@ -25,7 +31,8 @@ from penstock.operate.declared.model import (
     LiveStream,
     Place,
 )
-from penstock.operate.declared.plan import Action, Plan, plan
+from penstock.operate.declared.plan import plan
+from penstock.operate.declared.steps import Action, Plan
 from penstock.operate.declared.values import Kind
 from penstock.options.documents import FileError
 
@@ -444,3 +451,150 @@ def test_every_field_is_documented() -> None:
         for each, row in zip(fields, rows, strict=True):
             assert row.startswith(f"| `{each.name}` | ")
             assert row.endswith(". |")
+
+
+def test_old_messages_that_go_since_discard_is_old_need_a_permission() -> None:
+    alive = replace(stream("S", max_msgs=10, max_bytes=-1, discard="new"), messages=500, last=500, size=50_000)
+    made = plan(of(said("S", discard="old")), there(alive))
+    assert [step.name for step in made.refused([])] == ["S"]
+    assert "max_msgs = 10 deletes about 490 of 500 messages at once." in made.changes[0].effects
+    roomy = replace(alive, config={**alive.config, "max_msgs": 500})
+    assert not plan(of(said("S", discard="old")), there(roomy)).refused([])
+    full = replace(alive, config={**alive.config, "max_msgs": -1, "max_bytes": 5_000})
+    assert [step.name for step in plan(of(said("S", discard="old")), there(full)).refused([])] == ["S"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "retention", "deletes"),
+    [
+        (["s.a", "s.b"], ["s.a"], "interest", True),
+        (["s.a", "s.b"], ["s.a"], "limits", False),
+        (["s.a", "s.b"], ["s.a"], "workqueue", False),
+        (["s.a"], ["s.*"], "interest", False),
+        ([], ["s.a"], "interest", True),
+        (["s.a"], [], "interest", False),
+        (["s.a"], ["s.b"], "interest", True),
+    ],
+)
+def test_filters_that_leave_messages_without_interest_need_a_permission(
+    before: list[str], after: list[str], retention: str, deletes: bool
+) -> None:
+    config = {"durable_name": "c", "ack_policy": "explicit", "filter_subjects": before}
+    alive = stream("S", consumers={"c": LiveConsumer("c", config, "")}, retention=retention, subjects=["s.*"])
+    wanted = of(said("S", {"c": {"filter_subjects": after}}))
+    made = plan(wanted, there(replace(alive, messages=5, last=5)))
+    assert [step.name for step in made.refused(["S"])] == ["S/c"] * deletes
+    assert any("are deleted at once" in text for text in made.changes[0].effects) is deletes
+    assert not plan(wanted, there(alive)).refused([]), "an empty stream loses nothing"
+
+
+@pytest.mark.parametrize("name", ["A.B", "X Y", "A*", "A>", "a\\b", "a\x07", ""])
+def test_a_name_of_the_command_line_that_no_stream_can_have_is_refused_without_asking_a_server(name: str) -> None:
+    assert names.problem(name, "stream").startswith(f"a stream cannot be called {name!r}")
+    for words in (["import", name], ["plan", "x.toml", "--allow-replace", name]):
+        ran = CliRunner().invoke(app, ["jetstream", *words, "servers=nats://127.0.0.1:1"])
+        assert ran.exit_code == 1
+        assert "a stream cannot be called" in " ".join(ran.stderr.split())
+
+
+def test_permissions_name_streams_and_consumers_and_mistyped_ones_are_told() -> None:
+    assert not names.permission_problem("S/c")
+    assert "a consumer cannot be called 'c.d'" in names.permission_problem("S/c.d")
+    assert "a consumer cannot be called ''" in names.permission_problem("S/")
+    assert list(names.not_planned(["ORDERS", "ORDRES"], {"ORDERS", "ORDERS/c"})) == [
+        "--allow-replace ORDRES allows nothing: the files do not have that name. Did you mean 'ORDERS' or 'ORDERS/c'?"
+    ]
+
+
+def test_a_question_is_asked_on_stderr_and_never_of_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    commands._ask(2, in_json=False)
+    captured = capsys.readouterr()
+    assert (captured.out.strip(), "make 2 changes?" in captured.err) == ("", True)
+    with pytest.raises(OptionError, match="with --json nobody is asked: --yes makes the changes"):
+        commands._ask(2, in_json=True)
+
+
+def test_resources_of_terraform_have_labels_of_their_own() -> None:
+    written = terraform.export(of(said("A", {"B_C": {}}), said("A_B", {"C": {}}), said("A-B"), said("Aä"), said("Aö")))
+    labels = [(each["type"], each["label"]) for each in written.resources]
+    assert len(set(labels)) == len(labels) == 7
+    assert ("jetstream_consumer", "A_B_C_2") in labels
+    assert 'resource "jetstream_consumer" "A_B_C_2" {' in written.text
+
+
+@pytest.mark.parametrize("kind", ["--nack", "--terraform"])
+def test_an_export_in_json_has_each_resource(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[streams.A]\nsubjects = ["a"]\nallow_batched = true\n[streams.A.consumers.c]\n')
+    ran = CliRunner().invoke(app, ["jetstream", "export", str(tmp_path / "a.toml"), kind, "--json"])
+    told = json.loads(ran.stdout)
+    kinds = [each["kind" if kind == "--nack" else "type"] for each in told["resources"]]
+    assert kinds == (["Stream", "Consumer"] if kind == "--nack" else ["jetstream_stream", "jetstream_consumer"])
+    target = tmp_path / "out.json"
+    ran = CliRunner().invoke(app, ["jetstream", "export", str(tmp_path / "a.toml"), kind, "--json", "-o", str(target)])
+    assert (ran.stdout, json.loads(target.read_text())) == ("", told)
+
+
+def with_account(live: Live, **usage: Any) -> Live:
+    return replace(live, account={"limits": {"max_storage": 1000, "max_memory": 1000}, **usage})
+
+
+@pytest.mark.parametrize("told", [2**64 - 1, 2**64 - 4, None, "x"])
+def test_an_account_whose_server_tells_less_than_nothing_has_promised_nothing(told: Any) -> None:
+    assert api.reserved({"reserved_storage": told}, "file") == 0
+    made = plan(of(said("S", max_bytes=1000)), with_account(there(), reserved_storage=told, storage=900))
+    assert actions(made) == {"S": "create"}, "the server compares promises, and not what is used"
+    made = plan(of(said("S", max_bytes=1001)), with_account(there(), reserved_storage=told))
+    assert "1,001 bytes more for this stream are too much" in problems(made)
+
+
+def test_what_is_deleted_frees_all_replicas_that_it_had() -> None:
+    live_now = replace(there(stream("OLD", max_bytes=300, num_replicas=3)), is_clustered=True)
+    declared = of(replace(said("OLD"), absent=True), said("NEW", max_bytes=300, num_replicas=3))
+    assert actions(plan(declared, with_account(live_now, reserved_storage=900))) == {"OLD": "delete", "NEW": "create"}
+
+
+def test_more_replicas_of_the_same_max_bytes_are_counted() -> None:
+    live_now = replace(there(stream("S", max_bytes=400)), is_clustered=True)
+    made = plan(of(said("S", num_replicas=3)), with_account(live_now, reserved_storage=400))
+    assert "of which 400 bytes are promised to streams: 800 bytes more for this stream are too much" in problems(made)
+    fewer = replace(there(stream("S", max_bytes=300, num_replicas=3)), is_clustered=True)
+    made = plan(of(said("S", num_replicas=1, max_bytes=900)), with_account(fewer, reserved_storage=900))
+    assert actions(made) == {"S": "update"}
+
+
+def test_a_stream_that_moves_to_memory_is_counted_there_and_not_on_disk() -> None:
+    alive = there(stream("S", max_bytes=400))
+    wanted = of(said("S", storage="memory"))
+    assert "600 bytes" not in problems(plan(wanted, with_account(alive, reserved_memory=600)))
+    made = plan(wanted, with_account(alive, reserved_memory=601, reserved_storage=400))
+    assert "1000 bytes of memory" in problems(made).replace(",", "")
+    both = of(said("S", storage="memory"), said("T", max_bytes=1000))
+    assert actions(plan(both, with_account(alive, reserved_storage=400))) == {"S": "replace", "T": "create"}
+
+
+def test_tiers_of_an_account_are_counted_by_themselves_and_once() -> None:
+    tiers = {f"R{count}": {"reserved_storage": 900, "limits": {"max_storage": 1000}} for count in (1, 3)}
+    live_now = replace(there(stream("S", max_bytes=100)), is_clustered=True, account={"tiers": tiers})
+    assert actions(plan(of(said("S", num_replicas=3)), live_now)) == {"S": "update"}
+    assert "too much" in problems(plan(of(said("S", num_replicas=3, max_bytes=101)), live_now))
+
+
+def test_the_number_of_servers_is_a_guess_and_makes_nothing_impossible() -> None:
+    live_now = replace(there(stream("S")), is_clustered=True, servers=1)
+    made = plan(of(said("N", num_replicas=3), said("S", num_replicas=3)), live_now)
+    assert actions(made) == {"N": "create", "S": "update"}
+    words = "The cluster seems to have 1 servers: the server refuses 3 replicas then."
+    assert all(words in step.effects for step in made.changes)
+
+
+def test_a_stream_that_did_not_answer_is_not_taken_for_one_that_is_not_there() -> None:
+    made = plan(of(said("S", {"c": {}}, subjects=["s"])), replace(there(), unknown=("S",)))
+    assert actions(made) == {"S": "impossible", "S/c": "impossible"}
+    assert "did not answer: what it has is not known" in problems(made)

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli import app
 from penstock.clients.jetstream.api import FOLLOWER, LEDGER
 from penstock.clients.nats.certificate import expires
+from penstock.clients.nats.options import NatsOptions
 from penstock.errors import ConnectError, ProtocolError
+from penstock.operate.doctor import collect as collected
 from penstock.operate.doctor.collect import jwt_expiry, within
 from penstock.operate.doctor.facts import Clock, Facts, Login, Monitored, ServerFacts, Tried
 from penstock.operate.doctor.findings import CHECKS, Finding, Level, exit_code, merged, ordered, table
@@ -512,3 +516,46 @@ def test_who_answers_too_late_is_not_waited_for() -> None:
     with pytest.raises(ConnectError, match=r"not answered in 0\.05 s"):
         within(0.05, lambda: time.sleep(1))
     assert time.monotonic() - began < 0.5
+
+
+# --- the command and the connection ---
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--publish", "a b"], "name one subject"),
+        (["--watch", "soon"], "is no duration"),
+        (["server=nats://a:4222"], "servers"),
+        (["servers=nats://127.0.0.1:1", "credentialsFile=/no/such.creds"], "/no/such.creds"),
+        (["--no-such-option"], "No such option"),
+        (["--watch"], "requires an argument"),
+    ],
+)
+def test_a_wrong_command_line_has_an_exit_code_of_its_own(words: list[str], why: str) -> None:
+    ran = CliRunner().invoke(app, ["jetstream", "doctor", *words])
+    assert ran.exit_code == 64, ran.output
+    assert why in " ".join(ran.stderr.split())
+
+
+def test_whether_a_connection_is_encrypted_is_asked_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Encrypted:
+        is_tls, info = True, INFO
+
+        def __init__(self, options: NatsOptions):
+            pass
+
+        def flush(self) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    def fails(server: Any, options: NatsOptions) -> bytes:
+        raise OSError("the extra handshake failed")
+
+    monkeypatch.setattr(collected, "Connection", Encrypted)
+    monkeypatch.setattr(collected, "peer_certificate", fails)
+    reached = collected._reach(NatsOptions.parse("jetstream", {}), "nats://db:4222", told=False)
+    assert (reached.tls, reached.expires) == (True, None)
+    assert found(facts(servers=(reached,), login=Login("password")), "tls") == []

@@ -2,25 +2,29 @@
 
 import tomllib
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.clients.nats import headers
+from penstock.clients.nats.options import NatsOptions
 from penstock.clients.nats.subjects import intersect, overlapping
-from penstock.errors import OptionError, ProtocolError
-from penstock.operate.migrate import declaration, proposal, steps, subscribers, survey
+from penstock.errors import ConnectError, Disconnected, OptionError, ProtocolError
+from penstock.kit.retry import Retry
+from penstock.operate.migrate import applying, declaration, listening, proposal, steps, subscribers, survey
 from penstock.operate.migrate.durables import durables
-from penstock.operate.migrate.filters import carve, grouped, is_within, widest
-from penstock.operate.migrate.proof import Kept, Print, compare, fingerprint, of_message
+from penstock.operate.migrate.filters import carve, grouped, is_within, watched, widest
+from penstock.operate.migrate.listening import Listener
+from penstock.operate.migrate.proof import Edges, Kept, Print, compare, fingerprint, of_message
 from penstock.operate.migrate.proposal import Existing, Wish, World, propose
 from penstock.operate.migrate.proving import Part, Proven
 from penstock.operate.migrate.storage import Limits
 from penstock.operate.migrate.subscribers import Seen, Server, Subscription
 from penstock.operate.migrate.traffic import Figures, Heard, Message
-from penstock.operate.migrate.verdicts import lines
+from penstock.operate.migrate.verdicts import lines, unstored, without_stream
 
 
 def heard(**subjects: int) -> Heard:
@@ -240,9 +244,19 @@ def test_a_server_and_an_account_that_are_too_small_are_told() -> None:
     assert not any("left in file storage" in remark for remark in small.remarks)
 
 
+def test_a_subscription_on_which_nothing_came_may_answer_requests_and_is_left_out_unless_it_is_named() -> None:
+    seen = Seen((), (client(1, "calc", "orders.sum"), client(2, "audit", "orders.>")))
+    quiet = propose(Wish(("orders.>",)), World(heard(orders_eu=1), seen, True))
+    assert [each.subject for each in quiet.left_out] == ["orders.sum"]
+    assert quiet.streams["ORDERS"]["subjects"] == ["orders.eu"]
+    named = propose(Wish(("orders.eu", "orders.sum")), World(heard(orders_eu=1), seen, True))
+    assert not named.left_out
+    assert named.streams["ORDERS"]["subjects"] == ["orders.eu", "orders.sum"]
+
+
 def test_what_cannot_be_known_is_said() -> None:
     seen = Seen((), (client(1, "calc", "orders.sum"),))
-    silent = propose(Wish(("orders.>",)), World(heard(orders_eu=1), seen, True))
+    silent = propose(Wish(("orders.eu", "orders.sum")), World(heard(orders_eu=1), seen, True))
     assert any("nothing came on 1 subject that somebody subscribes to (orders.sum)" in each for each in silent.remarks)
     blind = propose(Wish(("orders.>",)), World(replace(heard(), interruptions=["gone"])))
     told = " ".join(blind.remarks)
@@ -313,7 +327,29 @@ def test_the_declaration_is_toml_that_says_the_same() -> None:
     assert said["streams"] == found.streams
     assert consumers == found.consumers["ORDERS"]
     assert consumers["odd_name"]["filter_subjects"] == ["orders.eu"]
-    assert tomllib.loads(f"{declaration.key('a.b')} = 1\n") == {"a.b": 1}
+
+
+def test_a_subject_that_looks_like_a_variable_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    odd = "app.${MY_SECRET}"
+    world = World(Heard(1.0, {odd: Figures(1, 1, 1), "app.rpc": Figures(1, 1, 1, requests=1)}))
+    found = propose(Wish(("app.>",)), replace(world, seen=Seen((), (client(1, "audit", odd),)), has_monitoring=True))
+    stream = applying.loaded(declaration.text(found, "'app.>'")).streams["APP"]
+    assert found.filters == [odd]
+    assert stream.config["subjects"] == [odd]
+    assert list(stream.consumers) == ["audit"]
+
+
+def test_with_a_file_it_listens_to_all_that_the_files_streams_would_take(tmp_path: Path) -> None:
+    file = tmp_path / "streams.toml"
+    file.write_text(
+        '[streams.A]\nsubjects = ["orders.eu", "rpc.>"]\n[streams.plain]\n[streams.GONE]\nabsent = true\n'
+        "[streams.COPY.mirror]\nname = 'A'\n[buckets.settings]\nhistory = 1\n"
+    )
+    streams = applying.streams(applying.loaded_file(file))
+    taken = [text for config in streams.values() for text in config.get("subjects") or ()]
+    assert "GONE" not in streams
+    assert watched(["orders.>"], taken) == ["orders.>", "rpc.>", "plain"]
 
 
 # --- the proof --------------------------------------------------------------------------------------------------------
@@ -367,7 +403,7 @@ def test_a_message_sent_again_with_an_id_that_the_stream_has_is_not_lost() -> No
     assert verdict.holds
     assert verdict.repeated == 1
     assert compare("S", again[:1], 1, [], 0, 0).lacking == 1
-    assert compare("S", again[:1], 1, [], 0, 0, known_ids={b"x"}).repeated == 1
+    assert compare("S", again[:1], 1, [], 0, 0, earlier=kept).repeated == 1
 
 
 def test_another_order_is_seen_on_its_subject_only_and_equal_messages_confuse_nothing() -> None:
@@ -375,11 +411,104 @@ def test_another_order_is_seen_on_its_subject_only_and_equal_messages_confuse_no
     kept = [*stored(2, 1, 3), Kept(4, message(9, "b"))]
     assert compare("S", got, 4, kept, 0, 4).disordered == 1
     heartbeats = [message(0), message(1), message(0), message(2)]
-    assert compare("S", heartbeats, 4, stored(0, 1, 0, 2), 1, 4).disordered == 0
+    assert compare("S", heartbeats, 4, stored(0, 1, 0, 2), 1, 4, edges=Edges(1, 1, 4, 4)).disordered == 0
 
 
-def test_sequences_without_a_message_are_counted() -> None:
-    assert compare("S", [message(1)], 1, stored(1), 0, 5).removed == 4
+def test_sequences_without_a_message_are_counted_and_excuse_as_many_that_are_lacking() -> None:
+    verdict = compare("S", [message(1)], 1, stored(1), 0, 5)
+    assert (verdict.removed, verdict.holds, verdict.whole) == (4, True, False)
+    got = [message(n) for n in range(1, 8)]
+    kept = [Kept(5, message(5))]  # of five that it gave, one is left; two more were never stored
+    verdict = compare("S", got, 7, kept, 0, 5, before=0)
+    assert (verdict.lacking, verdict.removed, verdict.lost, verdict.holds) == (6, 4, 2, False)
+    expired = compare("S", got[:5], 5, kept, 0, 5, before=0)
+    assert (expired.lacking, expired.lost, expired.holds, expired.whole) == (4, 0, True, False)
+    said = " ".join(lines(Proven([Part(1.0, [expired])])))
+    assert "proven in part" in said
+    assert "4 sequences have no message any more" in said
+    assert "NOT PROVEN" not in said
+
+
+def test_an_equal_message_that_is_stored_behind_the_bounds_does_not_stand_for_a_lost_one() -> None:
+    ticks = [message(0)] * 20
+    # Ten came between the bounds, and the stream has seven of those, and ten of later.
+    lost = compare("S", ticks, 10, stored(*[0] * 17), 0, 7, edges=Edges(0, 0, 10, 10), last=7)
+    assert (lost.lacking, lost.doubtful, lost.holds) == (3, 0, False)
+    # Two more were stored shortly after the end: they may have been on their way.
+    unsure = compare("S", ticks, 10, stored(*[0] * 17), 0, 7, edges=Edges(0, 0, 10, 10), last=9)
+    assert (unsure.lacking, unsure.doubtful) == (1, 2)
+    all_unsure = compare("S", ticks, 10, stored(*[0] * 17), 0, 7, edges=Edges(0, 0, 10, 10), last=17)
+    assert (all_unsure.lacking, all_unsure.doubtful, all_unsure.holds, all_unsure.whole) == (0, 3, True, False)
+    assert "of 3 messages it cannot be told" in " ".join(lines(Proven([Part(1.0, [all_unsure])])))
+
+
+def test_equal_messages_that_come_while_a_bound_is_taken_leave_a_doubt() -> None:
+    ticks = [message(0)] * 12
+    quiet = compare("S", ticks, 10, stored(*[0] * 10), 0, 10, edges=Edges(0, 0, 10, 10))
+    assert (quiet.holds, quiet.whole) == (True, True)
+    busy = compare("S", ticks, 10, stored(*[0] * 10), 0, 10, edges=Edges(0, 1, 10, 12))
+    assert (busy.holds, busy.whole, busy.doubtful) == (True, False, 2)
+    # What is there once is known by its print, wherever it comes and is stored.
+    single = compare("S", [message(n) for n in range(12)], 10, stored(*range(12)), 0, 9, edges=Edges(0, 1, 10, 12))
+    assert (single.holds, single.whole) == (True, True)
+
+
+def test_an_equal_message_that_came_before_the_bounds_does_not_stand_for_one_that_never_came() -> None:
+    verdict = compare("S", [message(0)] * 3, 3, stored(0, 0, 0, 0, 0, 0), 2, 6, edges=Edges(0, 0, 3, 3))
+    assert (verdict.unheard, verdict.not_got) == (1, (6,))
+    late = compare("S", [message(0)] * 4, 3, stored(0, 0, 0, 0, 0, 0), 2, 6, edges=Edges(0, 0, 3, 3))
+    assert (late.unheard, late.doubtful) == (0, 1)
+
+
+def test_an_id_excuses_a_message_within_the_duplicate_window_only() -> None:
+    first, other, again = message(1, identity="x"), message(2), message(3, identity="x")
+    kept = [Kept(1, first, 100.0), Kept(2, other, 100.5)]
+
+    def verdict(seconds: float, ahead: float = 0.0) -> tuple[int, int, int]:
+        arrivals = [100.0 + ahead, 100.5 + ahead, 100.0 + ahead + seconds]
+        found = compare("S", [first, other, again], 3, kept, 0, 2, arrivals=arrivals, window=2.0)
+        return found.repeated, found.doubtful, found.lacking
+
+    assert verdict(1.9) == (1, 0, 0)
+    assert verdict(2.1) == (0, 1, 0)
+    assert verdict(2.5) == (0, 0, 1)
+    # The clock of the server is another one.
+    assert verdict(1.9, ahead=-3600) == (1, 0, 0)
+    assert verdict(2.5, ahead=3600) == (0, 0, 1)
+
+
+def test_a_message_is_not_excused_by_an_id_that_was_stored_after_it() -> None:
+    lost, other, later = message(1, identity="x"), message(2), message(3, identity="x")
+    kept = [Kept(1, other, 100.0), Kept(2, later, 101.0)]
+    found = compare("S", [lost, other, later], 3, kept, 0, 2, arrivals=[99.0, 100.0, 101.0], window=5.0)
+    assert (found.lacking, found.repeated) == (1, 0)
+
+
+def test_a_message_that_is_sent_again_until_it_is_stored_is_not_lost() -> None:
+    tried, other = message(1, identity="x"), message(2)
+    kept = [Kept(1, other, 100.0), Kept(2, tried, 103.0)]
+    found = compare("S", [tried, other, tried, tried], 4, kept, 0, 2, arrivals=[99.0, 100.0, 101.0, 103.0], window=5.0)
+    assert (found.lacking, found.doubtful, found.repeated) == (0, 0, 2)
+
+
+def test_without_a_message_to_compare_clocks_by_an_old_id_leaves_a_doubt() -> None:
+    found = compare(
+        "S", [message(3, identity="x")], 1, [], 0, 0, arrivals=[500.0], window=2.0,
+        earlier=[Kept(1, message(1, identity="x"), 100.0)],
+    )  # fmt: skip
+    assert (found.lacking, found.doubtful) == (0, 1)
+
+
+def test_subjects_that_were_heard_and_that_no_stream_takes_make_a_proof_partial() -> None:
+    heard_ones = ["app.orders.x", "app.other.y", "app.rpc.add", "elsewhere"]
+    assert unstored(heard_ones, ["app.>"], ["app.orders.>"], ["app.rpc.*"]) == ["app.other.y"]
+    verdict = compare("S", [message(1)], 1, stored(1), 0, 1)
+    assert Proven([Part(1.0, [verdict])]).whole
+    proven = Proven([Part(1.0, [verdict])], without_stream=[f"a.{n}" for n in range(7)])
+    assert (proven.holds, proven.whole) == (True, False)
+    assert "no stream takes a.0, a.1, a.2, a.3, a.4 and 2 others: " in " ".join(lines(proven))
+    assert "a.4 and 1 other:" in without_stream([f"a.{n}" for n in range(6)])
+    assert without_stream(["a"]).startswith("no stream takes a: ")
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.data())
@@ -403,6 +532,15 @@ def test_a_proof_with_an_interruption_is_not_whole_and_says_so() -> None:
     assert "nats://x" in said
 
 
+def test_a_proof_that_ends_as_there_are_too_many_messages_is_not_whole_and_says_so() -> None:
+    verdict = compare("S", [message(1)], 1, stored(1), 0, 1)
+    proven = Proven([Part(1.0, [verdict], interruption="4,000,000 messages came", is_full=True)])
+    said = " ".join(lines(proven))
+    assert (proven.holds, proven.whole) == (True, False)
+    assert "ended before its time, as 4,000,000 messages came and more do not fit into memory" in said
+    assert "our own subscription was interrupted" not in said
+
+
 def test_a_proof_of_nothing_proves_nothing() -> None:
     proven = Proven([Part(1.0, [compare("S", [], 0, [], 5, 5)])])
     assert not proven.whole
@@ -422,3 +560,36 @@ def test_going_back_names_the_command_for_each_stream_and_what_is_lost() -> None
     assert "nats stream rm ORDERS --force" in said
     assert "nats stream rm 'odd name' --force" in said
     assert "Lost are then all stored messages" in said
+    assert steps.back([]) == []
+
+
+# --- listening --------------------------------------------------------------------------------------------------------
+
+
+class Deaf:
+    """A connection that opens, and is lost at the first look."""
+
+    there: ClassVar[set["Deaf"]] = set()
+
+    def __init__(self, options: NatsOptions):
+        self.there.add(self)
+
+    def send(self, data: bytes) -> None:
+        """Take it."""
+
+    def subscribe(self) -> tuple[int, str]:
+        return 1, "_INBOX.x.1"
+
+    def flush(self, take: object) -> None:
+        raise Disconnected("gone")
+
+    def close(self) -> None:
+        self.there.discard(self)
+
+
+def test_a_subscription_that_fails_again_and_again_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "Connection", Deaf)
+    listener = Listener(NatsOptions.parse("jetstream", {"servers": "nats://127.0.0.1:1"}), ["a"], lambda came: None)
+    with pytest.raises(ConnectError, match="failed 4 times"):
+        Retry("listening", attempts=3, sleep=lambda seconds: None).run(listener.open)
+    assert Deaf.there == set()

@@ -11,6 +11,7 @@ from penstock.errors import OptionError
 from penstock.operate.migrate import kafka_copy
 from penstock.operate.migrate.kafka_copy import Copy, Placed, Record, copies, declaration, headers, pipeline, record
 from penstock.operate.migrate.kafka_proof import Side, compare, sentence
+from penstock.options import documents
 from penstock.pipelines.load import load
 
 NAMES = st.text("aN-: \r\n\u00e9\U0001f600", max_size=6)
@@ -31,6 +32,14 @@ def test_a_record_is_read_back_from_its_message_as_it_was(one: Record, partition
     found = record("t", [("Nats-Msg-Id", b"t/1/2"), *pairs], one.value or b"")
     assert found == Placed(partition, offset, one)
     assert found.record.checksum() == one.checksum()
+
+
+def test_a_value_that_looks_like_a_variable_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    file = tmp_path / "t.toml"
+    file.write_text(pipeline(copies(["t"])[0], "b:9092", "nats://a:4222", {"kafka.client.id": "x${MY_SECRET}"}))
+    assert "hunter2" not in repr(load([file]))
+    assert documents.read(file).values["source"]["properties"]["kafka.client.id"] == "x${MY_SECRET}"
 
 
 def test_headers_that_a_server_would_obey_are_packed() -> None:

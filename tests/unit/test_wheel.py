@@ -22,7 +22,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-OBSERVE = {"prometheus-client", "starlette", "uvicorn"}
+OBSERVE = {"httptools", "prometheus-client", "starlette", "uvicorn"}
 
 
 def test_the_wheel_has_a_shim_for_every_format_and_the_files_that_are_not_python(installed: Path) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +15,9 @@ from penstock.cli.showing import Display, Log
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:  # Spark takes seconds to import, and other commands need none
-    from penstock.clients.nats.options import NatsOptions
     from penstock.monitor.pipelines import RunningPipelines
     from penstock.monitor.server import Address
+    from penstock.operate.watching import Watching
     from penstock.pipelines.pipeline import Pipeline
 
 PORT = 8686  # where the address names none
@@ -110,27 +110,46 @@ def _style(log: Log, pipelines: "list[Pipeline]") -> Log:
     return Log.PLAIN if log is Log.AUTO and prints else log
 
 
-def _servers(pipelines: "list[Pipeline]") -> "list[NatsOptions]":
-    """The JetStream servers that pipelines read and write, each once for each user there."""
+def _servers(pipelines: "Sequence[Pipeline]") -> "list[Watching]":
+    """The JetStream servers that pipelines read and write, each once for each user there. Where all of them name their
+    streams, only these are looked at.
+    """
     from penstock.clients.nats.options import NatsOptions
     from penstock.clients.nats.pool import key
-    from penstock.options import spellings
+    from penstock.operate.watching import Watching
+    from penstock.options import ConnectionOptions, spellings
 
     known = spellings(NatsOptions)
+    # What does not change whom a connection is with, or as whom.
+    alike = {name: field.default for name, field in ConnectionOptions.model_fields.items()} | {"connection_name": ""}
     found: dict[Hashable, NatsOptions] = {}
+    streams: dict[Hashable, list[tuple[str, ...]]] = {}
     for pipeline in pipelines:
         ends = [pipeline.source, *pipeline.sinks, *([pipeline.dead_letters] if pipeline.dead_letters else [])]
         for end in ends:
             if end.type in ("jetstream", "nats"):
                 given = {name: value for name, value in end.options.items() if name.lower() in known}
                 options = NatsOptions.parse("jetstream", given)
-                found.setdefault(key(options.model_copy(update={"connection_name": ""})), options)
-    return list(found.values())
+                same = key(options.model_copy(update=alike))
+                found.setdefault(same, options)
+                streams.setdefault(same, []).append(_streams(end.options))
+    return [
+        Watching(options, tuple(dict.fromkeys(name for names in streams[same] for name in names)))
+        if all(streams[same])
+        else Watching(options)
+        for same, options in found.items()
+    ]
+
+
+def _streams(options: "Mapping[str, str]") -> tuple[str, ...]:
+    """The streams that an end of a pipeline names; none where it names a subject or a pattern."""
+    text = next((value for name, value in options.items() if name.lower() == "stream"), "")
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 @contextlib.contextmanager
 def _observed(
-    shown: "RunningPipelines", address: "Address | None", display: Display, jetstream: "list[NatsOptions]"
+    shown: "RunningPipelines", address: "Address | None", display: Display, jetstream: "Sequence[Watching]"
 ) -> Iterator[None]:
     """Serve or send away what is known of the pipelines, while they run. A key that was made up is shown to a terminal
     only.

@@ -5,6 +5,8 @@ somebody asks here, and at most every few seconds.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -30,8 +32,8 @@ SERIES, ROWS = 100, 50
 # Figures that are older than this are not shown as if they were of now.
 OLD = 60.0
 
-_SERVER = ("server_id", "server_name", "cluster", "domain", "meta_leader", "is_meta_leader")
-_STREAM = (*_SERVER, "account", "account_id", "stream_name", "stream_leader", "is_stream_leader")
+_SERVER = ("server_id", "server_name", "cluster", "domain", "meta_leader", "is_meta_leader", "account")
+_STREAM = (*_SERVER, "account_id", "stream_name", "stream_leader", "is_stream_leader")
 _CONSUMER = (*_STREAM, "consumer_name", "consumer_leader", "is_consumer_leader", "consumer_desc", "consumer_created")
 
 
@@ -81,15 +83,15 @@ CONSUMERS: dict[str, Gauge] = {
     ),
 }
 SERVERS: dict[str, Gauge] = {
-    "jetstream_server_total_streams": Gauge("Streams of the account.", lambda look: len(look.streams)),
-    "jetstream_server_total_consumers": Gauge(
-        "Consumers of the account.", lambda look: sum(each.consumers for each in look.streams)
-    ),
+    "jetstream_server_total_streams": Gauge("Streams of the account.", lambda look: _total(look, "streams")),
+    "jetstream_server_total_consumers": Gauge("Consumers of the account.", lambda look: _total(look, "consumers")),
     "jetstream_server_total_messages": Gauge(
-        "Messages in all streams.", lambda look: sum(each.messages for each in look.streams)
+        "Messages in all streams, where all are looked at.",
+        lambda look: sum(each.messages for each in look.streams) if look.is_whole else None,
     ),
     "jetstream_server_total_message_bytes": Gauge(
-        "Bytes of all streams.", lambda look: sum(each.size for each in look.streams)
+        "Bytes of all streams, where all are looked at.",
+        lambda look: sum(each.size for each in look.streams) if look.is_whole else None,
     ),
     "jetstream_server_max_memory": Gauge(
         "Memory that the account may use; -1 is no limit.", lambda look: _limit(look, "max_memory")
@@ -101,10 +103,13 @@ SERVERS: dict[str, Gauge] = {
 
 
 class JetStreams:
-    """The servers of a program, each looked at when somebody asks."""
+    """The servers of a program, each looked at when somebody asks: by the options of a connection, or as watched by
+    somebody who knows which streams matter.
+    """
 
-    def __init__(self, servers: Sequence[NatsOptions], names: Sequence[str] = (), every: float = EVERY):
-        self.watched = [Patiently(Watching(options, names), every) for options in servers]
+    def __init__(self, servers: Sequence[NatsOptions | Watching], names: Sequence[str] = (), every: float = EVERY):
+        watched = [each if isinstance(each, Watching) else Watching(each, names) for each in servers]
+        self.watched = [Patiently(each, every) for each in watched]
 
     def shown(self) -> list[dict[str, Any]]:
         """Every server as JSON for the page: what is known now, without waiting for news. Left out are servers without
@@ -118,16 +123,18 @@ class JetStreams:
                 **(as_json(seen.look, ROWS) if seen.look is not None else {"streams": [], "consumers": []}),
             }
             for each in self.watched
-            if (seen := each.seen()) != Seen() and not _is_off(seen)
+            if ((seen := _fresh(each.seen())).look or seen.error) and not _is_off(seen)
         ]
 
     def collect(self) -> Iterator[Metric]:
         """All metrics. Of a server that is away there are none but that it is."""
-        up = GaugeMetricFamily("penstock_jetstream_up", "1 while the server tells its figures.", labels=["server"])
+        up = GaugeMetricFamily(
+            "penstock_jetstream_up", "1 while the server tells its figures.", labels=["server", "user"]
+        )
         left = GaugeMetricFamily(
             "penstock_jetstream_left_out",
             "Streams and consumers without metrics of their own: there are too many.",
-            labels=["server", "kind"],
+            labels=["server", "user", "kind"],
         )
         families = {
             name: GaugeMetricFamily(name, gauge.text, labels=labels)
@@ -138,20 +145,18 @@ class JetStreams:
             each.seen()  # all begin to look
         until = time.monotonic() + WAIT
         told: set[tuple[str, ...]] = set()  # two connections may see the same account
-        for each in self.watched:
-            seen = each.seen(max(0.0, until - time.monotonic()))
+        for each, user in zip(self.watched, _users([each.watching for each in self.watched]), strict=True):
+            seen = _fresh(each.seen(max(0.0, until - time.monotonic())))
             if _is_off(seen):
                 continue
             place, look = each.watching.place, seen.look
-            if (place,) not in told:
-                up.add_metric([place], int(not seen.error and look is not None))
-            told.add((place,))
+            up.add_metric([place, user], int(not seen.error and look is not None))
             if look is None or seen.error:
                 continue
             for kind, count in (("streams", len(look.streams)), ("consumers", len(look.consumers))):
-                if (place, kind) not in told:
-                    left.add_metric([place, kind], max(0, count - SERIES))
-                told.add((place, kind))
+                left.add_metric([place, user, kind], max(0, count - SERIES))
+            if not look.server.get("account"):
+                look = replace(look, server={**look.server, "account": user})
             _add(families, SERVERS, look, _server(look), told)
             streams = {stream.name: stream for stream in look.streams}
             for stream in worst_streams(look)[:SERIES]:
@@ -186,13 +191,14 @@ def _add(
 def _server(look: Look) -> list[str]:
     """Labels as the exporter has them. Which server leads the cluster's meta group is not told to clients."""
     server = look.server
-    return [*(str(server.get(name) or "") for name in ("id", "name", "cluster", "domain")), "", ""]
+    known = [str(server.get(name) or "") for name in ("id", "name", "cluster", "domain")]
+    return [*known, "", "", str(server.get("account") or "")]
 
 
 def _of_stream(look: Look, each: StreamFigures) -> list[str]:
     """What a stream tells comes from its leader, so dashboards that ask for `is_stream_leader="true"` find it."""
     account = str(look.server.get("account") or "")
-    return [*_server(look), account, account, each.name, each.leader or str(look.server.get("name") or ""), "true"]
+    return [*_server(look), account, each.name, each.leader or str(look.server.get("name") or ""), "true"]
 
 
 def _of_consumer(look: Look, stream: StreamFigures, each: ConsumerFigures) -> list[str]:
@@ -208,6 +214,38 @@ def _limit(look: Look, name: str) -> float | None:
         return field(field(dict(look.account), "limits", dict, {}), name, int, -1)
     except PenstockError:
         return None
+
+
+def _total(look: Look, name: str) -> float | None:
+    """Of the account: as it tells itself, else what was seen where that is all. None where neither is known."""
+    with suppress(PenstockError):
+        if look.account is not None and (told := field(dict(look.account), name, int, -1)) >= 0:
+            return told
+    if not look.is_whole:
+        return None
+    return len(look.streams) if name == "streams" else sum(each.consumers for each in look.streams)
+
+
+def _users(watched: Sequence[Watching]) -> list[str]:
+    """A name for each connection to the same servers, never a secret: its user, and a number where that is taken. The
+    first without a user has none.
+    """
+    found: list[str] = []
+    taken: set[tuple[str, str]] = set()
+    for each in watched:
+        user = name = harmless(each.options.user or "")
+        number = 1
+        while (each.place, name) in taken:
+            number += 1
+            name = f"{user} {number}".strip()
+        taken.add((each.place, name))
+        found.append(name)
+    return found
+
+
+def _fresh(seen: Seen) -> Seen:
+    """What was seen, without figures that are too old to be shown."""
+    return replace(seen, look=None) if time.time() - seen.at > OLD else seen
 
 
 def _is_off(seen: Seen) -> bool:

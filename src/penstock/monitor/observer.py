@@ -14,6 +14,7 @@ from penstock.monitor.metrics import Metrics
 from penstock.monitor.needed import exports
 from penstock.monitor.server import Address, Server, new_key
 from penstock.monitor.view import Pipelines
+from penstock.operate.watching import Watching
 from penstock.spark.progress import accumulate, counted
 from penstock.watch.listener import listen
 from penstock.watch.store import Store
@@ -72,7 +73,7 @@ def observe(
     *,
     pipelines: Pipelines | None = None,
     store: Store | None = None,
-    jetstream: Sequence[NatsOptions] = (),
+    jetstream: Sequence[NatsOptions | Watching] = (),
 ) -> Observer:
     """Watch all streaming queries of a session: metrics, JSON and a page at `.url`. See `penstock.observe`. A `store`
     that is given has somebody who fills it. Without an address nothing is served: metrics go to the collector of

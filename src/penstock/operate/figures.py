@@ -202,6 +202,7 @@ class Look:
     absent: tuple[str, ...] = ()  # of the streams that were named, what to say of those that do not exist
     hidden: tuple[str, ...] = ()  # of these, those that the account may not look at
     unasked: int = 0  # streams whose consumers were not asked for: there are too many
+    is_whole: bool = True  # whether these are all streams of the account, so that sums are the account's
     problems: tuple[str, ...] = ()
 
 

@@ -3,15 +3,16 @@ the answers mean.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from penstock.clients.answers import field, objects, texts
 from penstock.clients.jetstream import api
 from penstock.clients.jetstream.calls import ApiError, Calls
+from penstock.clients.nats.client import Denied
 from penstock.errors import Disconnected, PenstockError
-from penstock.operate.asking import ask, one
+from penstock.operate.asking import Answer, Question, ask
 from penstock.operate.figures import ConsumerFigures, Look, StreamFigures, oldest, worst_consumers
 
 # Consumers of so many streams are asked for at most, those with the most messages: each stream is a question.
@@ -20,13 +21,39 @@ MOST_STREAMS = 200
 MOST_AGES = 50
 # A consumer with more filters than this is not asked for its oldest message: each filter is a question.
 MOST_FILTERS = 4
+# Seconds for which a question that was refused is not asked again: a server writes each refusal into its log.
+AGAIN = 600.0
+
+
+class Refusals:
+    """The questions that a user may not ask, each with the error and the moment until which it is believed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Denied, float]] = {}
+
+    def ask(self, calls: Calls, questions: Sequence[Question]) -> list[Answer]:
+        """The answer to each question, as `ask` has it. What was refused a short time ago is not sent."""
+        now = time.monotonic()
+        self._known = {action: each for action, each in self._known.items() if now < each[1]}
+        known = {action: self._known[action][0] for action, _ in questions if action in self._known}
+        answers = iter(ask(calls, [each for each in questions if each[0] not in known]))
+        found: list[Answer] = [known[action] if action in known else next(answers) for action, _ in questions]
+        for (action, _), answer in zip(questions, found, strict=True):
+            # A connection also tells refusals of other subjects, such as that of its inbox.
+            if action not in known and isinstance(answer, Denied) and f'"{calls.prefix}.{action}"' in str(answer):
+                self._known[action] = answer, now + AGAIN
+        return found
 
 
 class Looker:
-    """Looks at one server, again and again. It remembers what it may not ask. `names`: only these streams."""
+    """Looks at one server, again and again. It remembers what it may not ask; `refusals` are of an earlier one.
+    `names`: only these streams.
+    """
 
-    def __init__(self, calls: Calls, names: Sequence[str] = (), *, ages: bool = True):
+    def __init__(self, calls: Calls, names: Sequence[str] = (), *, ages: bool = True, refusals: Refusals | None = None):
         self.calls, self.names, self.ages = calls, tuple(names), ages
+        self.refusals = refusals or Refusals()
+        self._no_ages_until = float("-inf")
 
     def look(self) -> Look:
         """All streams and consumers now. A Disconnected where the server is away."""
@@ -41,7 +68,7 @@ class Looker:
             "account": told.get("remote_account", ""),
         }
         problems: list[str] = []
-        account = one(calls, "INFO")
+        account = self._one("INFO")
         if isinstance(account, PenstockError):
             problems.append(f"the account tells nothing of itself: {account}")
         look = self._streams(problems)
@@ -59,7 +86,10 @@ class Looker:
             unasked=max(0, len(largest) - MOST_STREAMS),
             problems=tuple(problems),
         )
-        return self._with_ages(look) if self.ages else look
+        return self._with_ages(look) if self.ages and time.monotonic() >= self._no_ages_until else look
+
+    def _one(self, action: str, body: Mapping[str, Any] | None = None) -> Answer:
+        return self.refusals.ask(self.calls, [(action, body)])[0]
 
     def _streams(self, problems: list[str]) -> Look:
         """A look with streams alone."""
@@ -67,17 +97,24 @@ class Looker:
             return self._named(problems)
         found: dict[str, StreamFigures] = {}
         missing: dict[str, None] = {}
+        is_whole = True
         while True:
             before = len(found)
-            answer = one(self.calls, "STREAM.LIST", {"offset": before})
+            answer = self._one("STREAM.LIST", {"offset": before})
             if isinstance(answer, PenstockError):
                 problems.append(f"streams cannot be listed: {answer} Name those to look at: --stream NAME.")
+                is_whole = False
                 break
             found |= {each.name: each for each in map(StreamFigures.of, objects(answer, "streams"))}
             missing |= dict.fromkeys([*texts(answer, "missing"), *field(answer, "offline", dict, {})])
             if len(found) == before or len(found) + len(missing) >= field(answer, "total", int, 0):
                 break
-        return Look(0, streams=tuple(found.values()), missing=tuple(name for name in missing if name not in found))
+        return Look(
+            0,
+            streams=tuple(found.values()),
+            missing=tuple(name for name in missing if name not in found),
+            is_whole=is_whole,
+        )
 
     def _named(self, problems: list[str]) -> Look:
         found: list[StreamFigures] = []
@@ -85,7 +122,9 @@ class Looker:
         absent: list[str] = []
         hidden: list[str] = []
         for name, answer in zip(
-            self.names, ask(self.calls, [(f"STREAM.INFO.{n}", None) for n in self.names]), strict=True
+            self.names,
+            self.refusals.ask(self.calls, [(f"STREAM.INFO.{n}", None) for n in self.names]),
+            strict=True,
         ):
             if isinstance(answer, ApiError) and answer.code == api.NO_STREAM:
                 absent.append(str(self.calls.missing(name)))
@@ -94,14 +133,22 @@ class Looker:
                 problems.append(f"stream '{name}' tells nothing: {answer}")
             else:
                 found.append(StreamFigures.of(answer))
-        return Look(0, streams=tuple(found), missing=tuple(missing), absent=tuple(absent), hidden=tuple(hidden))
+        return Look(
+            0,
+            streams=tuple(found),
+            missing=tuple(missing),
+            absent=tuple(absent),
+            hidden=tuple(hidden),
+            is_whole=False,
+        )
 
     def _consumers(self, names: Sequence[str], problems: list[str]) -> list[ConsumerFigures]:
         found: dict[tuple[str, str], ConsumerFigures] = {}
         todo = dict.fromkeys(names, 0)  # how many consumers of each are known
         refused: dict[str, list[str]] = {}
         while todo:
-            asked = ask(self.calls, [(f"CONSUMER.LIST.{name}", {"offset": have}) for name, have in todo.items()])
+            questions: list[Question] = [(f"CONSUMER.LIST.{name}", {"offset": have}) for name, have in todo.items()]
+            asked = self.refusals.ask(self.calls, questions)
             again: dict[str, int] = {}
             for (name, have), answer in zip(todo.items(), asked, strict=True):
                 if isinstance(answer, PenstockError):
@@ -129,11 +176,12 @@ class Looker:
         if not asked:
             return look
         ages: dict[tuple[str, str], float] = {}
-        for (each, _), answer in zip(asked, ask(self.calls, [question for _, question in asked]), strict=True):
-            if isinstance(answer, ApiError):
-                continue  # there is no such message, or no such stream any more
+        answers = self.refusals.ask(self.calls, [question for _, question in asked])
+        for (each, _), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, (ApiError, Denied)):
+                continue  # there is no such message, or no such stream any more, or it may not be read
             if isinstance(answer, PenstockError):
-                self.ages = False
+                self._no_ages_until = time.monotonic() + AGAIN
                 return look
             then = _time(answer)
             now = _time(dict(each.raw), "ts")

@@ -13,7 +13,7 @@ from penstock.clients.nats.client import Connection
 from penstock.clients.nats.options import NatsOptions
 from penstock.errors import Disconnected, PenstockError
 from penstock.operate.figures import Look, rated
-from penstock.operate.looking import Looker
+from penstock.operate.looking import Looker, Refusals
 
 # The longest wait for a connection and for an answer: who looks wants to know that a server is away.
 PATIENCE = 5.0
@@ -41,6 +41,7 @@ class Watching:
         self._connection: Connection | None = None
         self._looker: Looker | None = None
         self._before: Look | None = None
+        self._refusals = Refusals()  # they outlive a connection
 
     @property
     def place(self) -> str:
@@ -51,9 +52,14 @@ class Watching:
         """Look once. Where that fails, the error is in what is returned, and so is what was seen before."""
         try:
             now = self._looked()
-        except PenstockError as error:
-            self.close()
-            self.seen = Seen(self.seen.look, self.seen.at, str(error))
+        except Exception as error:
+            # Anything but an error of ours is a fault here; who looks must not take old figures for new ones.
+            why = (
+                str(error) if isinstance(error, PenstockError) else f"Penstock failed: {type(error).__name__}: {error}."
+            )
+            with suppress(PenstockError):
+                self.close()
+            self.seen = Seen(self.seen.look, self.seen.at, why)
             return self.seen
         self.seen = Seen(rated(self._before, now), time.time(), "")
         self._before = now
@@ -66,7 +72,7 @@ class Watching:
             except Disconnected:  # as after a long time without a look; perhaps only this connection
                 self.close()
         self._connection = Connection(self.options)
-        self._looker = Looker(Calls(self._connection, self.options), self.names)
+        self._looker = Looker(Calls(self._connection, self.options), self.names, refusals=self._refusals)
         return self._looker.look()
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import typer
 
+from penstock.cli.jetstream.asking import UsageCommand
 from penstock.cli.jetstream.bench import bench
 from penstock.cli.jetstream.declared import apply, diff, export, import_, plan
 from penstock.cli.jetstream.doctor import doctor
@@ -12,7 +13,7 @@ app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Declare, check, migrate to, measure and watch JetStream."
 )
 app.command()(bench)
-app.command()(doctor)
+app.command(cls=UsageCommand)(doctor)
 app.command()(top)
 app.command()(plan)
 app.command()(apply)

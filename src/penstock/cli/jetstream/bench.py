@@ -21,6 +21,7 @@ from rich.text import Text
 
 from penstock.cli.jetstream.asking import InJson, Words, asking, options_of
 from penstock.cli.jetstream.bench_servers import Servers
+from penstock.cli.lines import closed_pipe
 from penstock.cli.pipelines import console
 from penstock.cli.sentences import sentences
 from penstock.errors import OptionError
@@ -28,7 +29,7 @@ from penstock.options.types import Bytes, Seconds
 
 if TYPE_CHECKING:  # other commands need no numpy
     from penstock.operate.bench.matrix import Scenario
-    from penstock.operate.bench.run import Progress, Settings
+    from penstock.operate.bench.run import Outcome, Progress, Settings
 
 QUICK = 0.3  # seconds of a phase in a quick run
 # How long it takes besides measuring: to start servers, to make streams and to look whether all is stored.
@@ -65,8 +66,9 @@ def bench(
     """Measure JetStream: penstock jetstream bench, or with servers=nats://127.0.0.1:4222 that server.
 
     Without options of a connection it starts servers of its own. Exit code 1: a scenario failed, or a soak drifts.
+    Ctrl-C ends it with 130, after a report of what is finished.
     """
-    with sentences():
+    with sentences(), closed_pipe():
         from penstock.operate.bench import matrix, report
         from penstock.operate.bench.run import Settings
 
@@ -97,12 +99,16 @@ def bench(
         if earlier is not None and against is not None:
             told["against"] = report.compared(told, earlier, against.name)
         told = report.settled(told)
-        if out is not None:
-            _written(told, out)
-        if in_json:
-            print(report.as_json(told), end="")
-        else:
-            _show(told, out)
+        try:
+            if in_json:
+                print(report.as_json(told), end="", flush=True)
+            else:
+                _show(told)
+        finally:  # also where nobody reads what is printed
+            if out is not None:
+                _written(told, out)
+        if told.get("stopped"):
+            raise KeyboardInterrupt
         drifts = any(each["verdict"] == "drifts" for each in told.get("soak", {}).get("verdicts", {}).values())
         if report.failures(told) or drifts:
             raise typer.Exit(1)
@@ -138,7 +144,7 @@ def _measured(
     from penstock.operate.bench.beside import beside as compare
     from penstock.operate.bench.beside import program
     from penstock.operate.bench.machine import described
-    from penstock.operate.bench.run import run
+    from penstock.operate.bench.run import Stopped, run
     from penstock.operate.bench.soak import soak
 
     machine, run_id, began = described(), secrets.token_hex(4), time.monotonic()
@@ -167,23 +173,38 @@ def _measured(
             showing.say(f"left out: {name}: {why}")
         for text in remarks:
             showing.say(text)
-        if beside is not None:
-            with servers.open(kept[0]) as opened:
-                told["beside"] = compare(
-                    kept, settings, run_id, opened, lambda name, phase: showing.say(f"{name}: {phase}")
-                )
-        elif settings.rounds:
-            told["scenarios"] = [
-                each.as_json() for each in run(kept, settings, run_id, servers.open, showing.progress, needed)
-            ]
-        if length is not None:
-            end = time.monotonic() + length
-            with servers.open(kept[0]) as opened:
-                told["soak"] = soak(
-                    kept[0], settings, run_id, opened, length, lambda phase, at: showing.soak(phase, end)
-                )
+        try:
+            if beside is not None:
+                with servers.open(kept[0]) as opened:
+                    told["beside"] = compare(
+                        kept, settings, run_id, opened, lambda name, phase: showing.say(f"{name}: {phase}")
+                    )
+            elif settings.rounds:
+                outcomes = run(kept, settings, run_id, servers.open, showing.progress, needed)
+                told["scenarios"] = [each.as_json() for each in outcomes]
+            if length is not None:
+                end = time.monotonic() + length
+                with servers.open(kept[0]) as opened:
+                    told["soak"] = soak(
+                        kept[0], settings, run_id, opened, length, lambda phase, at: showing.soak(phase, end)
+                    )
+        except KeyboardInterrupt as stop:
+            _stopped(told, stop.outcomes if isinstance(stop, Stopped) else [])
     told["took"] = time.monotonic() - began
     return told
+
+
+def _stopped(told: dict[str, Any], outcomes: "Sequence[Outcome]") -> None:
+    """The report of what was measured before Ctrl-C. KeyboardInterrupt where that is nothing."""
+    for each in outcomes:
+        if each.rounds or each.failed:
+            told["scenarios"].append(each.as_json())
+        else:
+            told["left_out"][each.scenario.name] = "it was stopped before"
+    if not told["scenarios"]:
+        raise KeyboardInterrupt
+    told["stopped"] = True
+    told["remarks"].append("Ctrl-C stopped this run: these are the rounds that were finished.")
 
 
 def _prepared(servers: Servers, kept: "Sequence[Scenario]", settings: "Settings") -> list[str]:
@@ -272,13 +293,21 @@ def _writable(out: Path) -> None:
 
 
 def _written(told: dict[str, Any], out: Path) -> None:
+    """The files of the report. An OptionError where they cannot be written."""
     from penstock.operate.bench import page, report
 
-    for ending, text in (("json", report.as_json), ("md", report.markdown), ("html", page.html)):
-        (out / f"{report.NAME}.{ending}").write_text(text(told), encoding="utf-8")
+    try:
+        for ending, text in (("json", report.as_json), ("md", report.markdown), ("html", page.html)):
+            (out / f"{report.NAME}.{ending}").write_text(text(told), encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            f"the report cannot be written to '{out}': {error.strerror}. What was measured is printed above."
+        ) from None
+    said = f"written to {out / report.NAME}.json, .md and .html"
+    Console(stderr=True, soft_wrap=True).print(said, highlight=False, markup=False)
 
 
-def _show(told: dict[str, Any], out: Path | None) -> None:
+def _show(told: dict[str, Any]) -> None:
     """The report on the terminal."""
     from penstock.operate.bench import report
 
@@ -305,5 +334,3 @@ def _show(told: dict[str, Any], out: Path | None) -> None:
             shown.print(table_shown)
     for text in report.troubles(told):
         shown.print(text, highlight=False, markup=False, soft_wrap=True)
-    if out is not None:
-        shown.print(f"written to {out / report.NAME}.json, .md and .html", highlight=False, markup=False)

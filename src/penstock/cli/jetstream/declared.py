@@ -22,7 +22,7 @@ from penstock.kit.masking import harmless
 
 if TYPE_CHECKING:
     from penstock.operate.declared.model import Declared, Live
-    from penstock.operate.declared.plan import Plan, Step
+    from penstock.operate.declared.steps import Plan, Step
 
 Files = Annotated[
     list[str],
@@ -54,9 +54,10 @@ def plan(words: Files, allow_replace: Allowed = None, in_json: InJson = False) -
     """
     with sentences(), closed_pipe():
         files, options = split(words)
+        _check_permissions(allow_replace or ())
         declared = _load(files)
         with asking(options_of(options)) as calls:
-            made = _planned(calls, declared)
+            made = _planned(calls, declared, allow_replace or ())
         if in_json:
             print(json.dumps(made.as_json(), ensure_ascii=False))
         else:
@@ -82,9 +83,10 @@ def apply(
         from penstock.operate.declared.apply import apply as carry_out
 
         files, options = split(words)
+        _check_permissions(allow_replace or ())
         declared = _load(files)
         with asking(options_of(options)) as calls:
-            made = _planned(calls, declared)
+            made = _planned(calls, declared, allow_replace or ())
             if not in_json:
                 show(made, allow_replace or ())
             if expect is not None and expect != made.fingerprint:
@@ -97,7 +99,7 @@ def apply(
                     print(json.dumps({**made.as_json(), "done": []}, ensure_ascii=False))
                 _exit(made, allow_replace or ())
             if made.changes and not yes:
-                _ask(len(made.changes))
+                _ask(len(made.changes), in_json=in_json)
             done: list[str] = []
             try:
                 result = carry_out(calls, made, allow_replace or (), tell=lambda step: _tell(step, done, in_json))
@@ -124,8 +126,11 @@ def import_(
     """Write what the server has as a declaration file, such that a plan with it is: nothing to do."""
     with sentences(), closed_pipe():
         from penstock.operate.declared import live, writing
+        from penstock.operate.declared.names import problem
 
         names, options = split(words or [])
+        if wrong := [why for name in names if (why := problem(name, "stream"))]:
+            raise OptionError(wrong[0])
         if output is not None and output.exists():
             raise OptionError(f"{output} is there already: choose another name, or remove it.")
         with asking(options_of(options)) as calls, _progress() as progress:
@@ -153,13 +158,14 @@ def diff(words: Files, in_json: InJson = False) -> None:
     try:
         with sentences(), closed_pipe():
             from penstock.operate.declared import live
-            from penstock.operate.declared.plan import Action
             from penstock.operate.declared.plan import plan as planned
+            from penstock.operate.declared.steps import Action
 
             files, options = split(words)
             declared = _load(files)
             with asking(options_of(options)) as calls, _progress() as progress:
-                made = planned(declared, live.look(calls, progress=progress))
+                found = live.look(calls, progress=progress)
+            made = planned(declared, found)
             steps = [step for step in made.steps if step.action is not Action.NOTHING]
             if in_json:
                 print(json.dumps(made.as_json(), ensure_ascii=False))
@@ -170,10 +176,12 @@ def diff(words: Files, in_json: InJson = False) -> None:
                     _print(f"? {name}: on the server, in no file")
                 for note in made.notes:
                     _print(f"note: {note}", "yellow")
-                if not steps and not made.others:
+                if not steps and not made.others and not found.unknown:
                     _print("no difference")
     except typer.Exit as ended:
         raise typer.Exit(2 if ended.exit_code == 1 else ended.exit_code) from None
+    if found.unknown:
+        raise typer.Exit(2)
     if steps or made.others:
         raise typer.Exit(1)
 
@@ -197,13 +205,15 @@ def export(
         written = (for_nack if nack else for_terraform).export(_load(files))
         for left_out in written.left_out:
             _complain(f"left out: {left_out}")
+        text = written.text
         if in_json:
-            print(json.dumps({"text": written.text, "leftOut": written.left_out}, ensure_ascii=False))
-        elif output is None:
-            sys.stdout.write(written.text)
+            told = {"resources": written.resources, "text": written.text, "leftOut": written.left_out}
+            text = json.dumps(told, ensure_ascii=False) + "\n"
+        if output is None:
+            sys.stdout.write(text)
             sys.stdout.flush()
         else:
-            _written(output, written.text)
+            _written(output, text)
 
 
 def split(words: Sequence[str]) -> tuple[list[Any], list[str]]:
@@ -220,13 +230,25 @@ def _load(files: Sequence[str | Path]) -> "Declared":
     return load([Path(file) for file in files])
 
 
-def _planned(calls: Any, declared: "Declared") -> "Plan":
+def _check_permissions(allowed: Sequence[str]) -> None:
+    from penstock.operate.declared.names import permission_problem
+
+    if wrong := [words for name in allowed if (words := permission_problem(name))]:
+        raise OptionError(f"--allow-replace takes STREAM or STREAM/CONSUMER: {wrong[0]}")
+
+
+def _planned(calls: Any, declared: "Declared", allowed: Sequence[str]) -> "Plan":
+    """The plan. Permissions for names that it does not have are told on stderr."""
     from penstock.operate.declared import live
+    from penstock.operate.declared.names import not_planned
     from penstock.operate.declared.plan import plan as planned
 
     with _progress() as progress:
         found: Live = live.look(calls, declared.streams, progress)
-    return planned(declared, found)
+    made = planned(declared, found)
+    for sentence in not_planned(allowed, {step.name for step in made.steps}):
+        _complain(sentence)
+    return made
 
 
 def _exit(made: "Plan", allowed: Sequence[str]) -> None:
@@ -262,7 +284,7 @@ def _show_step(step: "Step", allowed: Sequence[str]) -> None:
     _print(f"{sign} {step.action.value} {step.title}", style)
     for change in step.changes:
         is_new = step.action.value == "create" and change.before is None
-        from penstock.operate.declared.plan import text
+        from penstock.operate.declared.steps import text
 
         _print(f"    {change.field} = {text(change.after)}" if is_new else f"    {change}")
     for sentence in step.effects:
@@ -278,11 +300,13 @@ def _tell(step: "Step", done: list[str], in_json: bool) -> None:
         _print(f"{past[step.action.value]} {step.title}", "green")
 
 
-def _ask(count: int) -> None:
-    """Ask whether to go on; without a terminal nobody answers."""
+def _ask(count: int, *, in_json: bool) -> None:
+    """Ask whether to go on; without a terminal nobody answers, and a program that reads JSON does not either."""
+    if in_json:
+        raise OptionError("with --json nobody is asked: --yes makes the changes. Nothing was changed.")
     if not sys.stdin.isatty():
         raise OptionError("there is no terminal to ask on: --yes makes the changes. Nothing was changed.")
-    if not typer.confirm(f"make {_count(count, 'change')}?"):
+    if not typer.confirm(f"make {_count(count, 'change')}?", err=True):
         raise OptionError("nothing was changed.")
 
 

@@ -1,16 +1,14 @@
 """`penstock jetstream doctor`: what works, what does not, and what mends it. Knows typer and rich."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.jetstream.asking import InJson, Words, options_of
+from penstock.cli.jetstream.asking import InJson, Words, options_of, telling, usage
 from penstock.cli.jetstream.durations import seconds_of
 from penstock.cli.lines import closed_pipe
 from penstock.cli.pipelines import console
@@ -41,9 +39,9 @@ def doctor(
     """Check servers, account, permissions, streams and consumers: penstock jetstream doctor servers=nats://127.0.0.1:4222.
 
     Changes nothing, and takes no message from anybody. Exit code 0 where all is well or there is only advice, 1 where
-    there are warnings, 2 where there are errors.
+    there are warnings, 2 where there are errors, 64 where this command line is wrong.
     """
-    with sentences(), closed_pipe():
+    with sentences(), closed_pipe(), usage():
         from penstock.operate.doctor.collect import collect
         from penstock.operate.doctor.findings import exit_code
         from penstock.operate.doctor.judge import judge
@@ -51,7 +49,7 @@ def doctor(
         if publish is not None and (why := problem(publish, wildcards=False)):
             raise OptionError(f"--publish '{harmless(publish)}' {why}: name one subject, such as orders.eu.")
         given = options_of(options)
-        with _telling() as say:
+        with telling() as say:
             facts = collect(
                 given,
                 names=stream or (),
@@ -67,17 +65,6 @@ def doctor(
             _show(findings)
     if code := exit_code(findings):
         raise typer.Exit(code)
-
-
-@contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
-    """Show what is being done, on a terminal only."""
-    out = Console(stderr=True)
-    if not out.is_terminal:
-        yield lambda text: None
-        return
-    with out.status("connecting") as status:
-        yield lambda text: status.update(f"{text} ...")
 
 
 def _show(findings: Sequence["Finding"]) -> None:

@@ -5,7 +5,7 @@ proposed and proven comes from penstock.operate.migrate.
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,15 @@ from typer.core import TyperCommand
 from penstock.cli.formats import is_option
 from penstock.cli.jetstream.asking import InJson, asking, completed, options_of
 from penstock.cli.jetstream.durations import seconds_of
-from penstock.cli.jetstream.migrate_showing import per_day, show_lines, show_subscriptions, show_traffic, telling, write
+from penstock.cli.jetstream.migrate_showing import (
+    per_day,
+    refuse_existing,
+    show_lines,
+    show_subscriptions,
+    show_traffic,
+    telling,
+    write,
+)
 from penstock.cli.lines import closed_pipe
 from penstock.cli.pipelines import console
 from penstock.cli.sentences import sentences
@@ -28,6 +36,7 @@ from penstock.kit.masking import harmless
 if TYPE_CHECKING:
     from penstock.clients.nats.options import NatsOptions
     from penstock.operate.declared.model import Declared
+    from penstock.operate.declared.plan import Plan
     from penstock.operate.migrate.proposal import Proposal, World
     from penstock.operate.migrate.proving import Proven
 
@@ -91,7 +100,7 @@ def migrate(
 
     Proposes streams for what is published on the subjects, and changes nothing without --apply. With --prove it
     compares what a plain subscriber gets with what the streams store. Exit code 3 where messages are missing, 4 where
-    only a part could be proven.
+    only a part could be proven, or a subject has no stream.
     """
     with sentences(), closed_pipe(), told_on_stderr():
         given = [word for word in words or () if is_option(word)]
@@ -110,9 +119,12 @@ def migrate(
         else:
             _check(subjects)
             run = _Run(subjects, options_of(given), in_json)
+            if out is not None:
+                refuse_existing(out)
+            run.read(layout)
             with telling() as tell:
                 run.find(seconds_of(listen, "--listen"), monitoring or (), tell)
-                run.propose(layout, name, storage, replicas, kept or MAX_AGE, no_ack)
+                run.propose(name, storage, replicas, kept or MAX_AGE, no_ack)
             code = run.carry_out(apply, wait, out)
     if code:
         raise typer.Exit(code)
@@ -132,45 +144,56 @@ class _Run:
     def __init__(self, subjects: tuple[str, ...], options: "NatsOptions", in_json: bool):
         self.subjects, self.options, self.in_json = subjects, options, in_json
         self.said: dict[str, Any] = {}
+        self.declared: Declared | None = None
+        self.text = ""
 
-    def find(self, seconds: float, monitoring: Sequence[str], tell: Callable[[str], None]) -> None:
-        """Look at what there is."""
-        from penstock.operate.migrate.survey import find
+    def read(self, layout: str) -> None:
+        """Which layout it is; the declaration, where it is a file."""
+        from penstock.operate.migrate import applying
 
-        self.world: World = find(self.options, self.subjects, seconds, monitoring, tell)
-
-    def propose(
-        self, layout: str, name: str | None, storage: str, replicas: int | None, max_age: float, no_ack: bool
-    ) -> None:
-        """Decide on streams."""
-        from penstock.operate.migrate import applying, declaration
-        from penstock.operate.migrate.proposal import Wish, given, propose
-
-        self.declared: Declared
-        self.proposal: Proposal
+        self.layout = layout
         if layout in _LAYOUTS:
-            wish = Wish(self.subjects, layout, name, storage, replicas, max_age, no_ack)
-            self.proposal = propose(wish, self.world)
-            self.text = declaration.text(self.proposal, " ".join(map(shlex.quote, self.subjects)))
-            self.declared = applying.loaded(self.text)
             return
         path = Path(layout)
         if not path.exists():
             raise OptionError(f"--layout '{harmless(layout)}' is neither one, per-prefix, nor a file.")
         self.declared = applying.loaded_file(path)
         self.text = path.read_text() if path.is_file() else ""
-        streams = {each.name: each.config for each in self.declared.streams.values() if each.is_whole}
+
+    def find(self, seconds: float, monitoring: Sequence[str], tell: Callable[[str], None]) -> None:
+        """Look at what there is, also on subjects that only the declaration has: requests may come there."""
+        from penstock.operate.migrate import applying
+        from penstock.operate.migrate.filters import watched
+        from penstock.operate.migrate.survey import find
+
+        streams = applying.streams(self.declared) if self.declared else {}
+        taken = [text for config in streams.values() for text in config.get("subjects") or ()]
+        self.world: World = find(self.options, watched(self.subjects, taken), seconds, monitoring, tell)
+
+    def propose(self, name: str | None, storage: str, replicas: int | None, max_age: float, no_ack: bool) -> None:
+        """Decide on streams."""
+        from penstock.operate.migrate import applying, declaration
+        from penstock.operate.migrate.proposal import Wish, given, propose
+
+        self.proposal: Proposal
+        if self.declared is None:
+            wish = Wish(self.subjects, self.layout, name, storage, replicas, max_age, no_ack)
+            self.proposal = propose(wish, self.world)
+            self.text = declaration.text(self.proposal, " ".join(map(shlex.quote, self.subjects)))
+            self.declared = applying.loaded(self.text)
+            return
         consumers = {
             each.name: {one.name: one.config for one in each.consumers.values()}
             for each in self.declared.streams.values()
             if each.consumers
         }
-        self.proposal = given(streams, consumers, self.world)
+        self.proposal = given(applying.streams(self.declared), consumers, self.world)
 
     def carry_out(self, apply: bool, wait: float | None, out: Path | None) -> int:
         """Show the plan, apply it, prove it; the exit code."""
-        from penstock.operate.migrate import applying, steps
+        from penstock.operate.migrate import applying
 
+        assert self.declared is not None  # since the proposal
         streams = [*self.proposal.streams, *(each.name for each in self.proposal.captured)]
         streams = list(dict.fromkeys(streams))
         if not streams:
@@ -181,40 +204,57 @@ class _Run:
         with asking(self.options) as calls:
             plan = applying.planned(calls, self.declared)
             if out is not None:
-                write({out: self.text})
+                write({out: self.text}, mode="x")
             self._show_found(applying.steps(plan))
             if apply and plan.changes:
                 remarks = applying.applied(calls, plan, self._say)
                 self._lines("remarks of the server", remarks)
         self.said |= {"applied": apply, "declaration": self.text, "plan": plan.as_json()}
         code = 0
-        if wait is not None:
-            there = streams if apply else [each.name for each in self.proposal.captured]
-            if not there:
-                raise OptionError("there is no stream to prove yet: add --apply, which makes those above.")
-            code = self._prove(there, wait)
+        try:
+            if wait is not None:
+                made = self.proposal.streams if apply else {}
+                code = self._prove(streams if apply else [each.name for each in self.proposal.captured], wait, made)
+        except (Exception, KeyboardInterrupt) as error:
+            # The streams are there whatever became of the proof: what was made, and how to undo it, is told first.
+            self.said["proof"] = {"error": harmless(str(error)) or "stopped"}
+            self._conclude(apply, plan)
+            raise
+        self._conclude(apply, plan)
+        return code
+
+    def _conclude(self, apply: bool, plan: "Plan") -> None:
+        """Show what to do now."""
+        from penstock.operate.migrate import applying, steps
+
         self._lines("what to change in programs", steps.programs(self.proposal))
-        self._lines("how to go back", steps.back(list(self.proposal.streams) or streams))
+        self._lines("how to go back", steps.back(applying.created(plan)))
         if not apply and plan.changes:
             self._say("nothing was changed. --apply makes the streams.")
         if self.in_json:
-            print(json.dumps(self.said, ensure_ascii=False))
-        return code
+            print(json.dumps(self.said, ensure_ascii=False), flush=True)
 
-    def _prove(self, streams: Sequence[str], seconds: float) -> int:
+    def _prove(self, streams: Sequence[str], seconds: float, made: Mapping[str, Mapping[str, Any]]) -> int:
         from penstock.operate.migrate.proving import Prover
-        from penstock.operate.migrate.verdicts import lines
+        from penstock.operate.migrate.verdicts import lines, unstored, without_stream
 
+        if not streams:
+            raise OptionError("there is no stream to prove yet: add --apply, which makes those above.")
         with telling() as tell:
             told = lambda got, left: tell(f"proving: {got:,} messages came, {left:.0f} s left")  # noqa: E731
             proven: Proven = Prover(self.options, streams, told).prove(seconds)
+        taken = [text for each in self.world.existing for text in each.subjects]
+        taken += [text for config in made.values() for text in config.get("subjects") or ()]
+        left_out = [each.subject for each in self.proposal.left_out]
+        proven.without_stream = unstored(self.world.heard.subjects, self.subjects, taken, left_out)
         self._lines("proof", lines(proven))
         self.said["proof"] = {
             "holds": proven.holds,
             "whole": proven.whole,
             "messages": proven.messages,
             "parts": [asdict(part) for part in proven.parts],
-            "remarks": proven.remarks,
+            "remarks": [*([without_stream(proven.without_stream)] if proven.without_stream else []), *proven.remarks],
+            "withoutStream": [harmless(each) for each in proven.without_stream],
         }
         return NOT_PROVEN if not proven.holds else 0 if proven.whole else PARTLY_PROVEN
 

@@ -1,10 +1,10 @@
 """`penstock jetstream migrate --from-kafka`: files that copy topics, and the proof of a copy. Knows typer and rich."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.formats import parsed
 from penstock.cli.jetstream.asking import asking, options_of
@@ -12,8 +12,12 @@ from penstock.cli.jetstream.migrate_showing import show_lines, telling, write
 from penstock.cli.pipelines import console
 from penstock.clients.nats.options import NatsOptions
 from penstock.errors import OptionError
+from penstock.kit.masking import harmless
 from penstock.options import spellings
 from penstock.options.types import duration
+
+if TYPE_CHECKING:
+    from penstock.operate.migrate.kafka_copy import Copy
 
 # The exit code where records are missing.
 NOT_PROVEN = 3
@@ -36,7 +40,6 @@ def migrate_topics(
     """Write the files, make the streams, prove the copy; the exit code."""
     from penstock.jobs.brokers import settings
     from penstock.operate.migrate import applying, kafka_copy
-    from penstock.operate.migrate.kafka_proof import sentence
 
     if not topics:
         raise OptionError("say which topics to copy: penstock jetstream migrate --from-kafka orders brokers=HOST:9092.")
@@ -64,28 +67,57 @@ def migrate_topics(
         with asking(options) as calls:
             plan = applying.planned(calls, applying.loaded(declared))
             applying.applied(calls, plan, lambda line: None if in_json else console().print(line, markup=False))
-    code = 0
-    if wait is not None:
+    proven = _Proven()
+    try:
+        if wait is not None:
+            reach = settings({"kafka.bootstrap.servers": brokers} | of_kafka)
+            proven.prove(options, reach, copies, wait)
+            said["proof"] = proven.parts
+    except (Exception, KeyboardInterrupt) as error:
+        # The streams and files are there whatever became of the proof.
+        said["proof"] = {"error": harmless(str(error)) or "stopped"}
+        _conclude(said, proven.lines, folder, topics, in_json)
+        raise
+    _conclude(said, proven.lines, folder, topics, in_json)
+    return 0 if proven.holds else NOT_PROVEN
+
+
+class _Proven:
+    """What is proven so far."""
+
+    def __init__(self) -> None:
+        self.parts: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self.holds = True
+
+    def prove(self, options: NatsOptions, reach: Mapping[str, Any], copies: Sequence["Copy"], wait: float) -> None:
+        """Prove each copy."""
+        from penstock.operate.migrate.kafka_proof import sentence
         from penstock.operate.migrate.kafka_reading import prove
 
-        proof, lines = [], []
-        reach = settings({"kafka.bootstrap.servers": brokers} | of_kafka)
         for copy in copies:
             with telling() as tell:
                 verdicts, foreign = prove(options, reach, copy, wait, tell)
-            lines += [sentence(verdict, copy.stream) for verdict in verdicts]
+            self.lines += [sentence(verdict, copy.stream) for verdict in verdicts]
             if foreign:
-                lines.append(f"'{copy.stream}' has {foreign:,} messages besides, which are no records of this topic.")
-            proof += [asdict(verdict) | {"holds": verdict.holds, "stream": copy.stream} for verdict in verdicts]
-            code = code if all(verdict.holds for verdict in verdicts) else NOT_PROVEN
-        said["proof"] = proof
-        if not in_json:
-            show_lines("proof", lines)
+                self.lines.append(
+                    f"'{copy.stream}' has {foreign:,} messages besides, which are no records of this topic."
+                )
+            self.parts += [asdict(verdict) | {"holds": verdict.holds, "stream": copy.stream} for verdict in verdicts]
+            self.holds = self.holds and all(verdict.holds for verdict in verdicts)
+
+
+def _conclude(
+    said: dict[str, Any], proof: Sequence[str], folder: Path | None, topics: Sequence[str], in_json: bool
+) -> None:
+    """Show what was proven, and what to do now."""
     if in_json:
-        print(json.dumps(said, ensure_ascii=False))
-    elif folder is not None:
+        print(json.dumps(said, ensure_ascii=False), flush=True)
+        return
+    if proof:
+        show_lines("proof", proof)
+    if folder is not None:
         show_lines("what to do", _next_steps(folder, topics))
-    return code
 
 
 def _absolute(options: NatsOptions, key: str, value: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -19,12 +19,21 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20
 
 
-def write(files: Mapping[Path, str]) -> None:
-    """Write files, and their folders. An OptionError where that is not possible."""
+def refuse_existing(path: Path) -> None:
+    """An OptionError where a file would be overwritten."""
+    if path.exists():
+        raise OptionError(f"{path} is there already: choose another name for --out, or remove it.")
+
+
+def write(files: Mapping[Path, str], *, mode: Literal["w", "x"] = "w") -> None:
+    """Write files, and their folders. An OptionError where that is not possible; with mode x also where one is there
+    already.
+    """
     for path, text in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            with path.open(mode, encoding="utf-8") as file:
+                file.write(text)
         except OSError as error:
             raise OptionError(f"'{path}' cannot be written: {error.strerror}. Choose another --out.") from None
 

@@ -132,6 +132,15 @@ def micros(moment: str) -> int:
         raise ProtocolError(f"the server sent {moment[:40]!r}, which is no time.") from None
 
 
+def reserved(account: dict[str, Any], storage: str) -> int:
+    """The bytes of "file" or "memory" that an account, or a tier of it, has promised to streams with max_bytes, from
+    the reply to INFO. Servers 2.10 count -1 for each stream without a limit, and tell less than nothing as almost
+    2**64: that is 0.
+    """
+    count = account.get("reserved_memory" if storage == "memory" else "reserved_storage")
+    return count if isinstance(count, int) and 0 <= count < 1 << 63 else 0
+
+
 def number(text: bytes) -> int:
     """A count in a header or an ack subject."""
     if not re.fullmatch(rb"\d{1,18}", text):

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import select
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ BUFFER = 2 << 20
 LINGER = 0.002
 # The subscription to our own inbox, for the answers to requests.
 OWN = 1
+# What would end a subject on the wire. Names in answers may hold it, if whoever answers is no nats-server.
+_UNSAFE = re.compile(r"[\x00-\x20\x7f]")
 
 
 class Denied(ConnectError):  # noqa: N818 - likewise
@@ -78,6 +81,11 @@ class Connection:
         """The most bytes of a message that the server accepts; 0 where it does not say."""
         return field(self.info, "max_payload", int, 0)
 
+    @property
+    def is_tls(self) -> bool:
+        """Whether what is sent and received is encrypted."""
+        return isinstance(self._socket, ssl.SSLSocket)
+
     def close(self) -> None:
         """Close the socket, if there is one."""
         with suppress(AttributeError, OSError):
@@ -114,6 +122,7 @@ class Connection:
         waiting = {}
         out = bytearray()
         for i, (subject, body, *block) in enumerate(asked):
+            _check(subject)
             self._replies += 1
             reply = b"%s.1.%d" % (self.inbox.encode(), self._replies)
             waiting[reply] = i
@@ -151,6 +160,7 @@ class Connection:
 
     def publish(self, subject: str, body: bytes = b"", reply: str = "") -> None:
         """Publish one message, without an answer."""
+        _check(subject)
         self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(body), body))
 
     def ask(self, subject: str) -> None:
@@ -320,3 +330,9 @@ class Connection:
             if options.tls_cert:  # TLS 1.3 refuses a client's certificate only after the handshake
                 raise Disconnected(f"{error}; perhaps it does not accept the certificate in tlsCert") from None
             raise
+
+
+def _check(subject: str) -> None:
+    """A ProtocolError for a subject that would be more than one, such as one made of a name that a server told."""
+    if not subject or _UNSAFE.search(subject):
+        raise ProtocolError(f"{subject[:80]!r} is no subject: it is empty, or has white space or control characters.")

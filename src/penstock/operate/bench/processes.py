@@ -133,7 +133,7 @@ class Processes:
 
 
 def _started() -> Worker:
-    command = [sys.executable, "-m", "penstock.operate.bench.worker"]
+    command = [sys.executable, "-m", "penstock.operate.bench"]
     # Ctrl-C goes to all processes of a group: in one of its own, it is ours to end.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
     worker = Worker(process, queue.Queue())

@@ -96,6 +96,10 @@ class Publishing:
             self._sid, inbox = self.connection.subscribe()
             self._prefix = inbox.encode() + b"."
             self._ring = blocks(self.job.place, self._prefix, self.job.size)
+        elif self.job.mode in ("atomic", "fast"):
+            place, rows = self.job.place, max(2, min(CALL, (16 << 20) // (self.job.size + 100)))
+            self._value = pa.repeat(pa.scalar(body(self.job.size), pa.binary()), rows)
+            self._names = [subjects(place, rows, app) for app in range(place.apps)]
 
     def run(self) -> Told:
         """Publish until the time is over, or all is published."""
@@ -187,13 +191,10 @@ class Publishing:
         """Whole chunks by `publish.atomic` or `publish.fast`, one application after the other: a batch is one
         stream's.
         """
-        place, told = self.job.place, self.told
-        rows = max(2, min(CALL, (16 << 20) // (self.job.size + 100)))
-        value = pa.repeat(pa.scalar(body(self.job.size), pa.binary()), rows)
-        names = [subjects(place, rows, app) for app in range(place.apps)]
+        told, names, value, rows = self.told, self._names, self._value, len(self._value)
         turn = 0
         while not self._over():
-            chunk = publish.Chunk(np.arange(rows), names[turn % place.apps], None, value, np.zeros(rows, bool))
+            chunk = publish.Chunk(np.arange(rows), names[turn % len(names)], None, value, np.zeros(rows, bool))
             turn += 1
             try:
                 if self.job.mode == "atomic":

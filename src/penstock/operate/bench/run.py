@@ -100,6 +100,14 @@ class Outcome:
         }
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C after some rounds had ended. `outcomes` are of what was measured until then."""
+
+    def __init__(self, outcomes: list[Outcome]):
+        super().__init__()
+        self.outcomes = outcomes
+
+
 @contextmanager
 def calling(options: NatsOptions) -> Iterator[Calls]:
     """The calls of JetStream on a connection of their own."""
@@ -113,7 +121,9 @@ def calling(options: NatsOptions) -> Iterator[Calls]:
 def run(
     scenarios: Sequence[Scenario], settings: Settings, run_id: str, open_server: Open, tell: Tell, needed: float
 ) -> list[Outcome]:
-    """Run all scenarios, round by round. A scenario that fails is told as such, and the others go on."""
+    """Run all scenarios, round by round. A scenario that fails is told as such, and the others go on. Stopped where
+    Ctrl-C ends it and something was measured.
+    """
     outcomes = [Outcome(scenario) for scenario in scenarios]
     total, began, done = len(scenarios) * settings.rounds, time.monotonic(), 0
     with Processes() as processes:
@@ -129,6 +139,10 @@ def run(
                     outcome.remarks += said.pop("remarks")
                 except (PenstockError, OSError) as error:
                     outcome.failed.append(harmless(error))
+                except KeyboardInterrupt:
+                    if any(each.rounds for each in outcomes):
+                        raise Stopped(outcomes) from None
+                    raise
                 done += 1
     return outcomes
 

@@ -122,7 +122,7 @@ class Leftover(NamedTuple):
     why: str
 
 
-def leftovers(calls: Calls, own: str = "", now: float | None = None) -> list[Leftover]:
+def leftovers(calls: Calls, now: float | None = None) -> list[Leftover]:
     """The streams of other benchmarks. Only those with our prefix and our mark are looked at."""
     found, offset = [], 0
     while True:
@@ -130,7 +130,7 @@ def leftovers(calls: Calls, own: str = "", now: float | None = None) -> list[Lef
         streams = objects(page, "streams")
         for each in streams:
             config = field(each, "config", dict)
-            left = judged(config, own, time.time() if now is None else now)
+            left = judged(config, time.time() if now is None else now)
             if left is not None:
                 found.append(left)
         offset += len(streams)
@@ -138,13 +138,13 @@ def leftovers(calls: Calls, own: str = "", now: float | None = None) -> list[Lef
             return found
 
 
-def judged(config: Mapping[str, Any], own: str, now: float) -> Leftover | None:
-    """What is left of another benchmark; None where a stream is not ours, or is this run's."""
+def judged(config: Mapping[str, Any], now: float) -> Leftover | None:
+    """What is left of another benchmark; None where a stream is not of one."""
     name, metadata = config.get("name"), config.get("metadata")
     if not isinstance(name, str) or not name.startswith(f"{PREFIX}_") or not isinstance(metadata, dict):
         return None
     run = metadata.get(MARK)
-    if not isinstance(run, str) or not run or run == own:
+    if not isinstance(run, str) or not run:
         return None
     until = metadata.get(UNTIL, "")
     if not isinstance(until, str) or not until.isdigit():

@@ -1,5 +1,5 @@
 """A process of the load generator: takes jobs from its standard input, and tells what came of them on its standard
-output, a line of JSON each. `python -m penstock.operate.bench.worker`.
+output, a line of JSON each. `python -m penstock.operate.bench`.
 
 A job is pickled, as options have secrets: these travel through the pipe and are in no command line. It is prepared at
 once, and begins when the word `go` comes, so that all processes begin together.
@@ -66,7 +66,3 @@ def _prepared(job: Job, tell: Callable[[dict[str, object]], None]) -> Callable[[
         return lambda: consuming.consumed(job, tell, consumer)
     assert isinstance(job, Deliver)
     return lambda: consuming.delivered(job, tell, consumer)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.clients.nats import subjects as subject
 from penstock.operate.declared import live, values
-from penstock.operate.declared.configs import canonical, normal
+from penstock.operate.declared.configs import canonical
 from penstock.operate.declared.fields import STREAM_FIELDS
 from penstock.operate.declared.model import Config, Live
 
@@ -113,28 +113,34 @@ def origins_fit(config: Config, streams: Mapping[str, Config], declared: Config)
             yield f"'mirror_direct' follows 'allow_direct' of '{name}', which is {words}: leave it out, or change both."
 
 
+def promised(config: Config, *, by_tier: bool) -> tuple[tuple[int, str], int]:
+    """What a stream takes of an account: the bytes, and what they are counted of. With `by_tier` the account has limits
+    for streams with as many replicas, which count the bytes once; otherwise all replicas count.
+    """
+    c = canonical(STREAM_FIELDS, config)
+    most, replicas = max(0, c["max_bytes"]), c["num_replicas"]
+    return ((replicas, c["storage"]), most) if by_tier else ((0, c["storage"]), most * replicas)
+
+
 class Account:
     """The limits of an account, and what is left of them while a plan goes on."""
 
     def __init__(self, state: Live):
         self._state = state
-        self._more: dict[tuple[int, str], int] = {}  # bytes, by replicas and storage
+        self._more: dict[tuple[int, str], int] = {}  # bytes that the plan adds, by what `promised` tells
         self._streams = len(state.streams)
 
     def without(self, config: Config) -> None:
         """A stream is deleted."""
-        c = canonical(STREAM_FIELDS, config)
         self._streams -= 1
-        self._add(c, -max(0, c["max_bytes"]))
+        self._add(config, -1)
 
-    def _add(self, c: Config, count: int) -> int:
-        key = self._key(c)
-        self._more[key] = self._more.get(key, 0) + count
-        return self._more[key]
+    def _add(self, config: Config, sign: int) -> None:
+        what, count = self._promised(config)
+        self._more[what] = self._more.get(what, 0) + sign * count
 
-    def _key(self, c: Config) -> tuple[int, str]:
-        """What is counted together: streams with as many replicas, where the account has limits for those."""
-        return (c["num_replicas"] if self._state.account.get("tiers") else 0, c["storage"])
+    def _promised(self, config: Config) -> tuple[tuple[int, str], int]:
+        return promised(config, by_tier=bool(self._state.account.get("tiers")))
 
     def with_(self, config: Config, before: Config | None) -> Iterator[str]:
         """A stream is created or changed: what that exceeds."""
@@ -150,13 +156,16 @@ class Account:
             yield "the account demands a 'max_bytes' of every stream."
         if per_stream > 0 and c["max_bytes"] > per_stream:
             yield f"'max_bytes' is {_bytes(c['max_bytes'])}, but the account allows {_bytes(per_stream)} for a stream."
-        more = max(0, c["max_bytes"]) - max(0, normal(STREAM_FIELDS["max_bytes"], (before or {}).get("max_bytes")))
-        more *= 1 if self._state.account.get("tiers") else c["num_replicas"]  # all replicas count, or those of a tier
-        taken = live.usage(self._state.account, c["num_replicas"], c["storage"]) + self._more.get(self._key(c), 0)
-        self._add(c, more)
+        what, _ = self._promised(config)
+        already = self._more.get(what, 0)
+        self._add(config, 1)
+        if before is not None:
+            self._add(before, -1)
+        more = self._more[what] - already
+        taken = live.reserved(self._state.account, c["num_replicas"], c["storage"]) + already
         if most >= 0 and more > 0 and taken + more > most:
             yield (
-                f"the account has {_bytes(most)} of {kind}, of which {_bytes(taken)} are used or promised: "
+                f"the account has {_bytes(most)} of {kind}, of which {_bytes(taken)} are promised to streams: "
                 f"{_bytes(more)} more for this stream are too much."
             )
 

@@ -169,8 +169,13 @@ def _cluster(c: Config, live: Live) -> Iterator[str]:
         yield f"'num_replicas' is {replicas}: at most {MOST_REPLICAS}."
     elif live.is_clustered is False and replicas > 1:
         yield f"'num_replicas' is {replicas}, but this server is no part of a cluster: it can only be 1."
-    elif live.servers is not None and replicas > live.servers:
-        yield f"'num_replicas' is {replicas}, but the cluster seems to have {live.servers} servers."
+
+
+def few_servers(config: Config, live: Live) -> Iterator[str]:
+    """More replicas than servers, as far as can be seen: several servers may share one address."""
+    replicas = normal(STREAM_FIELDS["num_replicas"], config.get("num_replicas"))
+    if live.servers is not None and live.servers < replicas <= MOST_REPLICAS:
+        yield f"The cluster seems to have {live.servers} servers: the server refuses {replicas} replicas then."
 
 
 def consumer(config: Config, stream: Config, declared: Config) -> Iterator[str]:

@@ -6,8 +6,8 @@ from typing import Any
 from penstock.clients.jetstream import api
 from penstock.clients.nats import subjects as subject
 from penstock.operate.declared import values
-from penstock.operate.declared.configs import canonical, filters
-from penstock.operate.declared.fields import CONSUMER_FIELDS
+from penstock.operate.declared.configs import canonical, filters, normal
+from penstock.operate.declared.fields import CONSUMER_FIELDS, STREAM_FIELDS
 from penstock.operate.declared.model import Config, LiveConsumer, LiveStream
 
 Changes = Mapping[str, tuple[Any, Any]]
@@ -25,7 +25,7 @@ def queries(stream: LiveStream) -> dict[str, str]:
 
 def of_update(stream: LiveStream, changes: Changes, after: Config, now: int) -> Iterator[str]:
     """What changes of a stream do, in place."""
-    for name, (before, to) in changes.items():
+    for name, (before, to) in _judged(changes, after).items():
         if (tell := _UPDATES.get(name)) is not None:
             yield from tell(stream, before, to, after, now)
     mine = queries(stream)
@@ -33,14 +33,34 @@ def of_update(stream: LiveStream, changes: Changes, after: Config, now: int) -> 
         slower := [name for name in ("allow_direct", "allow_atomic", "allow_batched") if _is_off(changes, name)]
     ):
         words = " and ".join(f"'{name}'" for name in slower)
-        yield f"Penstock's queries on it get slower without {words}: {_listed(mine.values())}."
+        yield f"Penstock's queries on it get slower without {words}: {listed(mine.values())}."
 
 
 def deletes_messages(stream: LiveStream, changes: Changes, after: Config, now: int) -> bool:
     """Whether an update in place deletes messages at once."""
     refuses = after.get("discard") == "new"  # then what is too much stays
     names = {"max_age", "max_msgs_per_subject", "retention"} | (set() if refuses else {"max_msgs", "max_bytes"})
-    return any(True for name in names & changes.keys() for _ in _UPDATES[name](stream, *changes[name], after, now))
+    judged = _judged(changes, after)
+    return any(True for name in names & judged.keys() for _ in _UPDATES[name](stream, *judged[name], after, now))
+
+
+def _judged(changes: Changes, after: Config) -> Changes:
+    """The changes; where old messages go at a limit from now on, also the limits that stay as they are."""
+    if changes.get("discard", ("", ""))[1] != "old":
+        return changes
+    same = {name: normal(STREAM_FIELDS[name], after.get(name)) for name in ("max_msgs", "max_bytes")}
+    return {**{name: (value, value) for name, value in same.items()}, **changes}
+
+
+def filters_delete_messages(stream: LiveStream, changes: Changes, retention: str) -> bool:
+    """Whether other filters of a consumer delete messages at once: in a stream with this retention, those that no
+    consumer wants any more.
+    """
+    if retention != "interest" or not stream.messages or "filter_subjects" not in changes:
+        return False
+    before, after = changes["filter_subjects"]
+    wide = after or [">"]
+    return any(all(subject.intersect(text, each) != text for each in wide) for text in before or [">"])
 
 
 def _is_off(changes: Changes, name: str) -> bool:
@@ -139,7 +159,7 @@ def _window(stream: LiveStream, before: int, after: int, config: Config, now: in
 def _subjects(stream: LiveStream, before: list[str], after: list[str], config: Config, now: int) -> Iterator[str]:
     gone = [text for text in before if not any(subject.intersect(text, wide) == text for wide in after)]
     if gone:
-        yield f"What is published on {_listed(gone)} is no longer stored here, as far as no other subject matches it."
+        yield f"What is published on {listed(gone)} is no longer stored here, as far as no other subject matches it."
         if stream.messages:
             yield "Messages that are stored stay."
 
@@ -168,7 +188,7 @@ def _mirror(stream: LiveStream, before: Any, after: Any, config: Config, now: in
 def _sources(stream: LiveStream, before: list[Any], after: list[Any], config: Config, now: int) -> Iterator[str]:
     gone = [each["name"] for each in before if each.get("name") not in [one.get("name") for one in after]]
     if gone:
-        yield f"It no longer takes messages of {_listed(gone)}; those that it has stay."
+        yield f"It no longer takes messages of {listed(gone)}; those that it has stay."
 
 
 def _sealed(stream: LiveStream, before: bool, after: bool, config: Config, now: int) -> Iterator[str]:
@@ -219,13 +239,18 @@ def of_deletion(stream: LiveStream, again: set[str] | None) -> Iterator[str]:
     others = [name for name in stream.consumers or {} if name not in (again or ()) and name not in owners]
     if others:
         declared = " No file declares them, so they do not come back." if again is not None else ""
-        yield f"Consumers {_listed(others)} go with it.{declared}"
+        yield f"Consumers {listed(others)} go with it.{declared}"
     if stream.name == api.LEDGER:
         yield "Penstock's sinks remember there what they have written: running queries may write rows twice."
 
 
-def of_consumer_update(consumer: LiveConsumer, changes: Changes) -> Iterator[str]:
-    """What changes of a consumer do, in place."""
+def of_consumer_update(consumer: LiveConsumer, changes: Changes, stream: LiveStream, retention: str) -> Iterator[str]:
+    """What changes of a consumer do, in place; `retention` is that of its stream by then."""
+    if filters_delete_messages(stream, changes, retention):
+        yield (
+            f"With retention = 'interest', those of the stream's {stream.messages:,} messages that only its old "
+            "filters match are deleted at once."
+        )
     if "filter_subjects" in changes:
         yield (
             f"It goes on behind message {consumer.delivered:,}: older ones that the new filters match do not come, and "
@@ -281,7 +306,7 @@ def _of_query(consumer: LiveConsumer, what: str) -> Iterator[str]:
         yield f"It belongs to Penstock's query '{query}', which notices that it {what}: stop the query first."
 
 
-def _listed(names: Any) -> str:
+def listed(names: Any) -> str:
     """Names with quotes; not more than ten."""
     found = list(names)
     more = f" and {len(found) - 10:,} more" if len(found) > 10 else ""

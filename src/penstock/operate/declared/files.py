@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from penstock.operate.declared import buckets, values
+from penstock.operate.declared import buckets, names, values
 from penstock.operate.declared.fields import BUCKET, CONSUMER_FIELDS, STREAM_FIELDS, Field
 from penstock.operate.declared.model import Config, Declared, DeclaredConsumer, DeclaredStream, Place
 from penstock.operate.declared.values import Kind
@@ -207,15 +207,8 @@ class Reading:
         return found
 
     def _check_name(self, name: str, place: documents.Place, what: str, *, is_bucket: bool = False) -> None:
-        """The server's rules for names."""
-        if not name or any(c in name for c in " \t\r\n\f.*>\\/") or not name.isprintable():
-            self._problem(place, f"a {what} cannot be called {name!r}: no spaces, and none of . * > / \\")
-        elif len(name.encode()) > 255:
-            self._problem(
-                place, f"the name of a {what} has at most 255 bytes; {name[:20]!r}... has {len(name.encode())}."
-            )
-        elif is_bucket and not all(c.isascii() and (c.isalnum() or c in "_-") for c in name):
-            self._problem(place, f"a bucket cannot be called {name!r}: letters, digits, - and _ only.")
+        if words := names.problem(name, what, is_bucket=is_bucket):
+            self._problem(place, words)
 
     def _place(self, place: documents.Place) -> Place:
         return Place(self.document.path, self.document.line(place))
@@ -226,9 +219,9 @@ class Reading:
         self.problems.append(self.document.problem(place, text))
 
 
-def _nearest(given: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(given.lower(), names, n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(names)}."
+def _nearest(given: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(given.lower(), known, n=1)
+    return f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(known)}."
 
 
 def _is_of_a_table(problem: Problem) -> bool:

@@ -9,6 +9,7 @@ from penstock.clients.answers import field, objects
 from penstock.clients.jetstream import api
 from penstock.clients.jetstream.calls import ApiError, Calls
 from penstock.clients.nats.client import Denied
+from penstock.errors import Disconnected
 from penstock.operate.declared.model import Config, Live, LiveConsumer, LiveStream
 from penstock.operate.declared.retrying import Asking
 
@@ -21,8 +22,9 @@ Progress = Callable[[str], None]
 def look(calls: Calls, names: Iterable[str] | None = None, progress: Progress | None = None) -> Live:
     """What the server has: all streams, and the consumers of those with `names`; without names, of all.
 
-    The streams with names are asked of their leaders: a list may lack a stream whose leader is away. An account that
-    may not list streams sees those with names only, and `unseen` says so. Tries again within reconnectTimeout.
+    The streams with names are asked of their leaders: a list may lack a stream whose leader is away. Without names,
+    those that it lacks are asked too, and `unknown` has those that do not answer. An account that may not list streams
+    sees those with names only, and `unseen` says so. Tries again within reconnectTimeout.
     """
     asking = Asking(calls)
     try:
@@ -35,14 +37,18 @@ def _look(calls: Calls, names: Iterable[str] | None, progress: Progress) -> Live
     unseen: list[str] = []
     streams: dict[str, LiveStream] = {}
     account: dict[str, Any] = {}
+    unknown: list[str] = []
     try:
         account = calls.call("INFO")
     except Denied as error:
         unseen.append(f"The limits of the account are not known: {error}")
     try:
-        streams, missing = _listed(calls, progress)
-        if missing:
-            unseen.append(f"These streams did not answer: {', '.join(missing)}. What they have is not known.")
+        streams, unknown = _listed(calls, progress)
+        if names is None and unknown:
+            found, unknown = _asked_again(calls, unknown)
+            streams |= found
+        if unknown:
+            unseen.append(f"These streams did not answer: {', '.join(unknown)}. What they have is not known.")
     except Denied as error:
         if names is None:
             raise
@@ -64,12 +70,18 @@ def _look(calls: Calls, names: Iterable[str] | None, progress: Progress) -> Live
         account=account,
         now=time.time_ns() // 1000,
         unseen=tuple(unseen),
+        unknown=tuple(name for name in unknown if name not in streams and name not in wanted),
     )
 
 
 def stream(calls: Calls, name: str) -> LiveStream | None:
     """One stream, from its leader, without its consumers; None where there is none."""
     return _named(calls, [name]).get(name)
+
+
+def consumers(calls: Calls, stream: str) -> dict[str, LiveConsumer]:
+    """The consumers of one stream by their names; none where there is no such stream."""
+    return _consumers(calls, [stream], lambda _: None).get(stream, {})
 
 
 def consumer(calls: Calls, stream: str, name: str) -> LiveConsumer | None:
@@ -122,11 +134,29 @@ def _listed(calls: Calls, progress: Progress) -> tuple[dict[str, LiveStream], li
         before = len(found)
         page = calls.call("STREAM.LIST", {"offset": before} if before else None)
         found |= {each.name: each for each in map(stream_of, objects(page, "streams"))}
-        missing |= dict.fromkeys(str(each) for each in page.get("missing") or ())
+        missing |= dict.fromkeys(str(each) for name in ("missing", "offline") for each in page.get(name) or ())
         total = field(page, "total", int, 0)
         progress(f"{len(found)} of {total} streams")
         if len(found) == before or len(found) + len(missing) >= total:
             return found, [name for name in missing if name not in found]
+
+
+def _asked_again(calls: Calls, names: Sequence[str]) -> tuple[dict[str, LiveStream], list[str]]:
+    """The streams that a list lacks, each asked by its name, and the names of those that are not known then either.
+    All that takes about reconnectTimeout at most, however many they are.
+    """
+    found: dict[str, LiveStream] = {}
+    unknown: list[str] = []
+    deadline = time.monotonic() + calls.connection.options.reconnect_timeout
+    for name in names:
+        try:
+            if time.monotonic() > deadline:
+                unknown.append(name)
+            else:
+                found |= _named(calls, [name])
+        except (ApiError, Disconnected):
+            unknown.append(name)
+    return found, unknown
 
 
 def _named(calls: Calls, names: Sequence[str]) -> dict[str, LiveStream]:
@@ -180,8 +210,8 @@ def limits(account: dict[str, Any], replicas: int) -> dict[str, Any]:
     return dict((tier or account).get("limits") or {})
 
 
-def usage(account: dict[str, Any], replicas: int, storage: str) -> int:
-    """What the account has reserved and used of such storage: bytes."""
-    tier = (account.get("tiers") or {}).get(f"R{replicas}") or account
-    name = "memory" if storage == "memory" else "storage"
-    return max(int(tier.get(f"reserved_{name}", 0)), int(tier.get(name, 0)))
+def reserved(account: dict[str, Any], replicas: int, storage: str) -> int:
+    """The bytes of such storage that the account, or its tier, has promised to streams. What they use does not count:
+    the server compares promises.
+    """
+    return api.reserved((account.get("tiers") or {}).get(f"R{replicas}") or account, storage)

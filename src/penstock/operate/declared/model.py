@@ -105,3 +105,4 @@ class Live:
     account: dict[str, Any] = field(default_factory=dict)  # the answer to INFO
     now: int = 0  # microseconds
     unseen: tuple[str, ...] = ()  # what could not be looked at, in sentences
+    unknown: tuple[str, ...] = ()  # streams that there are, and that did not answer

@@ -47,6 +47,7 @@ class Exported(NamedTuple):
 
     text: str
     left_out: tuple[str, ...]
+    resources: tuple[dict[str, Any], ...]  # for programs, each by itself
 
 
 def camel(name: str) -> str:
@@ -58,8 +59,15 @@ def camel(name: str) -> str:
 def export(declared: Declared) -> Exported:
     """The resources, one document each. What NACK cannot carry is a comment there, and in `left_out`."""
     documents: list[str] = []
+    resources: list[dict[str, Any]] = []
     left_out: list[str] = []
     names: set[str] = set()
+
+    def add(kind: str, name: str, spec: Config, lost: Iterable[str]) -> None:
+        name = _dns(name, kind, names)
+        documents.append(_resource(kind, name, spec, lost))
+        resources.append({"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec})
+
     for stream in declared.streams.values():
         if stream.absent:
             left_out.append(f"{stream.title}: 'absent'; delete its resource instead")
@@ -67,14 +75,10 @@ def export(declared: Declared) -> Exported:
         if stream.is_whole and stream.bucket:
             config = _bucket_words(stream.config, stream.bucket)
             spec, lost = _spec(_BUCKET_FIELDS, _BUCKET, config)
-            documents.append(
-                _resource("KeyValue", _dns(stream.bucket, "KeyValue", names), {"bucket": stream.bucket, **spec}, lost)
-            )
+            add("KeyValue", stream.bucket, {"bucket": stream.bucket, **spec}, lost)
         elif stream.is_whole:
             spec, lost = _spec(STREAM_FIELDS, _STREAM, {"storage": "file", **stream.config})
-            documents.append(
-                _resource("Stream", _dns(stream.name, "Stream", names), {"name": stream.name, **spec}, lost)
-            )
+            add("Stream", stream.name, {"name": stream.name, **spec}, lost)
         else:
             lost = []
         left_out += [f"{stream.title}: '{name}'" for name in lost]
@@ -84,10 +88,9 @@ def export(declared: Declared) -> Exported:
                 continue
             spec, lost = _spec(CONSUMER_FIELDS, _CONSUMER, consumer.config)
             spec = {"streamName": stream.name, "durableName": consumer.name, **_OURS, **spec}
-            name = _dns(f"{stream.name}-{consumer.name}", "Consumer", names)
-            documents.append(_resource("Consumer", name, spec, lost))
+            add("Consumer", f"{stream.name}-{consumer.name}", spec, lost)
             left_out += [f"consumer '{consumer.name}' of {stream.title}: '{name}'" for name in lost]
-    return Exported("---\n".join(documents), tuple(left_out))
+    return Exported("---\n".join(documents), tuple(left_out), tuple(resources))
 
 
 def _bucket_words(config: Config, bucket: str) -> Config:

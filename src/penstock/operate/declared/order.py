@@ -4,24 +4,21 @@ consumers. Pure.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from penstock.operate.declared import between
 from penstock.operate.declared.model import Live
-
-if TYPE_CHECKING:
-    from penstock.operate.declared.plan import Step
+from penstock.operate.declared.steps import Action, Step
 
 
-def ordered(streams: Sequence["Step"], consumers: Sequence["Step"], live: Live) -> list["Step"]:
+def ordered(streams: Sequence[Step], consumers: Sequence[Step], live: Live) -> list[Step]:
     """All steps in order. Streams that would have to exchange subjects cannot be ordered: they become impossible."""
-    first = [step for step in consumers if step.action.value == "delete"]
+    first = [step for step in consumers if step.action is Action.DELETE]
     then = _sorted(streams, live)
-    rest = [step for step in consumers if step.action.value != "delete"]
+    rest = [step for step in consumers if step.action is not Action.DELETE]
     return [*first, *then, *rest]
 
 
-def _sorted(steps: Sequence["Step"], live: Live) -> list["Step"]:
+def _sorted(steps: Sequence[Step], live: Live) -> list[Step]:
     waits = _waits(steps, live)
     done: list[Step] = []
     left = {step.stream: step for step in sorted(steps, key=lambda step: (_rank(step), step.stream))}
@@ -36,12 +33,12 @@ def _sorted(steps: Sequence["Step"], live: Live) -> list["Step"]:
     return done
 
 
-def _rank(step: "Step") -> int:
-    ranks = {"delete": 0, "update": 1, "replace": 2, "create": 3}
-    return ranks.get(step.action.value, 4)
+def _rank(step: Step) -> int:
+    ranks = {Action.DELETE: 0, Action.UPDATE: 1, Action.REPLACE: 2, Action.CREATE: 3}
+    return ranks.get(step.action, 4)
 
 
-def _waits(steps: Sequence["Step"], live: Live) -> dict[str, set[str]]:
+def _waits(steps: Sequence[Step], live: Live) -> dict[str, set[str]]:
     """For each stream, those that must come before it."""
     changing = {step.stream: step for step in steps if step.is_change}
     before = between.Taken()
@@ -54,18 +51,16 @@ def _waits(steps: Sequence["Step"], live: Live) -> dict[str, set[str]]:
             continue
         had = set(between.taken(name, live.streams[name].config)) if name in live.streams else set()
         for text in between.taken(name, step.config):
-            if text not in had or step.action.value == "replace":
+            if text not in had or step.action is Action.REPLACE:
                 waits[name] |= {other for other, _ in before.matching(text) if other != name}
         waits[name] |= {
             origin for origin in between.origins(step.config)
-            if origin in changing and changing[origin].action.value in ("create", "replace") and origin != name
+            if origin in changing and changing[origin].action in (Action.CREATE, Action.REPLACE) and origin != name
         }  # fmt: skip
     return waits
 
 
-def _in_a_circle(step: "Step", others: set[str]) -> "Step":
-    from penstock.operate.declared.plan import Action
-
+def _in_a_circle(step: Step, others: set[str]) -> Step:
     names = ", ".join(f"'{name}'" for name in sorted(others))
     words = f"it would have to wait for {names}, and these for it, as they exchange subjects: do it in two steps."
     return replace(step, action=Action.IMPOSSIBLE, problems=(*step.problems, words)) if step.is_change else step

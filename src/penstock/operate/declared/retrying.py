@@ -15,6 +15,11 @@ NO_PEERS = 10005
 STORE_IN_USE = 10049
 
 
+def may_pass(error: ApiError) -> bool:
+    """Whether the server may take the same later: a server of the cluster is away, or old files are not gone yet."""
+    return error.code == STORE_IN_USE or (error.code == NO_PEERS and "offline" in str(error))
+
+
 class Asking:
     """The calls of a connection, and of those that take its place. The caller closes the first one, `close` others."""
 
@@ -36,7 +41,7 @@ class Asking:
             self._is_lost = True
             raise
         except ApiError as error:
-            if error.code == STORE_IN_USE or (error.code == NO_PEERS and "offline" in str(error)):
+            if may_pass(error):
                 raise Disconnected(str(error)) from None
             raise
 

@@ -31,21 +31,27 @@ _ORIGIN = {"opt_start_seq": "start_seq", "opt_start_time": "start_time"}
 
 def export(declared: Declared) -> Exported:
     """The resources. What the provider cannot carry is a comment there, and in `left_out`."""
-    blocks: list[str] = []
+    resources: list[dict[str, Any]] = []
     left_out: list[str] = []
+    taken: set[str] = set()
+
+    def add(kind: str, label: str, lines: list[str], lost: list[str]) -> None:
+        resources.append({"type": kind, "label": label, "text": _block(kind, label, lines, lost)})
+
     for stream in declared.streams.values():
         if stream.absent:
             left_out.append(f"{stream.title}: 'absent'; take its resource away instead")
             continue
-        label, lost = _label(stream.bucket or stream.name), list[str]()
+        kind = "jetstream_kv_bucket" if stream.bucket else "jetstream_stream"
+        label, lost = _label(stream.bucket or stream.name, kind, taken), list[str]()
         if stream.is_whole and stream.bucket:
             words = {name: field.name for name, field in BUCKET}
             config = {words.get(k, k): v for k, v in plain_origins(stream.config, stream.bucket).items()}
             lines = [f"name = {json.dumps(stream.bucket)}", *_lines(_BUCKET_FIELDS, _BUCKET, config, lost)]
-            blocks.append(_block("jetstream_kv_bucket", label, lines, lost))
+            add(kind, label, lines, lost)
         elif stream.is_whole:
             lines = [f"name = {json.dumps(stream.name)}", *_lines(STREAM_FIELDS, _STREAM, stream.config, lost)]
-            blocks.append(_block("jetstream_stream", label, lines, lost))
+            add(kind, label, lines, lost)
         left_out += [f"{stream.title}: '{name}'" for name in lost]
         for consumer in stream.consumers.values():
             if consumer.absent:
@@ -56,14 +62,22 @@ def export(declared: Declared) -> Exported:
             stream_id = f"jetstream_stream.{label}.id" if own else json.dumps(stream.name)
             lines = [f"stream_id = {stream_id}", f"durable_name = {json.dumps(consumer.name)}"]
             lines += _lines(CONSUMER_FIELDS, _CONSUMER, consumer.config, lost)
-            blocks.append(_block("jetstream_consumer", _label(f"{stream.name}_{consumer.name}"), lines, lost))
+            one = _label(f"{stream.name}_{consumer.name}", "jetstream_consumer", taken)
+            add("jetstream_consumer", one, lines, lost)
             left_out += [f"consumer '{consumer.name}' of {stream.title}: '{name}'" for name in lost]
-    return Exported("\n".join(blocks), tuple(left_out))
+    return Exported("\n".join(each["text"] for each in resources), tuple(left_out), tuple(resources))
 
 
-def _label(name: str) -> str:
-    label = re.sub(r"[^A-Za-z0-9_-]", "_", name)
-    return label if re.match(r"[A-Za-z_]", label) else f"_{label}"
+def _label(name: str, kind: str, taken: set[str]) -> str:
+    """A name that Terraform takes, and that no other resource of that kind has."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    plain = plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
+    label, number = plain, 1
+    while f"{kind}/{label}" in taken:
+        number += 1
+        label = f"{plain}_{number}"
+    taken.add(f"{kind}/{label}")
+    return label
 
 
 def _block(kind: str, label: str, lines: list[str], lost: list[str]) -> str:

@@ -4,7 +4,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.clients.jetstream import api
@@ -18,7 +18,7 @@ from penstock.operate.declared.fields import (
     STREAM_NAMES,
     Field,
 )
-from penstock.operate.declared.model import Config, Live
+from penstock.operate.declared.model import Config, Live, LiveConsumer, LiveStream
 from penstock.operate.declared.values import Kind
 
 _BUCKET_FIELDS = {field.name: field for _, field in BUCKET}
@@ -35,12 +35,12 @@ def toml(streams: Iterable[Config], consumers: Mapping[str, Iterable[Config]] | 
         if found is not None:
             path, said = ("buckets", found[0]), spoken(_BUCKET_FIELDS, found[1], ())
         else:
-            path, said = ("streams", name), spoken(STREAM_FIELDS, _with_subjects(config), STREAM_NAMES)
-        blocks.append(_table(path, said))
+            path, said = ("streams", name), spoken(STREAM_FIELDS, _without_usual_window(config), STREAM_NAMES)
+        blocks.append(table(path, said))
         for each in (consumers or {}).get(name, ()):
             if each.get("durable_name"):
                 said = spoken(CONSUMER_FIELDS, _one_filter(each), CONSUMER_NAMES)
-                blocks.append(_table((*path, "consumers", str(each["durable_name"])), said))
+                blocks.append(table((*path, "consumers", str(each["durable_name"])), said))
     return "\n".join(blocks)
 
 
@@ -49,18 +49,29 @@ def of_live(live: Live, names: Iterable[str] | None = None) -> str:
     query: they are the query's.
     """
     wanted = [live.streams[name] for name in (live.streams if names is None else names) if name != api.LEDGER]
+    return of_streams(wanted)
+
+
+def of_streams(streams: Sequence[LiveStream]) -> str:
+    """Streams with their consumers, as a declaration file; without consumers that follow a query."""
     consumers = {
         each.name: [one.config for one in (each.consumers or {}).values() if not _is_followers(one.config)]
-        for each in wanted
+        for each in streams
     }
-    return toml([each.config for each in wanted], consumers)
+    return toml([each.config for each in streams], consumers)
+
+
+def of_consumer(stream: str, consumer: LiveConsumer) -> str:
+    """One consumer, durable or not, as a declaration file."""
+    said = spoken(CONSUMER_FIELDS, _one_filter(consumer.config), CONSUMER_NAMES)
+    return table(("streams", stream, "consumers", consumer.name), said)
 
 
 def _is_followers(config: Config) -> bool:
     return config.get("description") == api.FOLLOWER or bool((config.get("metadata") or {}).get(api.OWNER))
 
 
-def _with_subjects(config: Config) -> Config:
+def _without_usual_window(config: Config) -> Config:
     """A stream with the duplicate window left out where the server would make it by itself."""
     window = STREAM_FIELDS["duplicate_window"].default
     usual = min(window, config.get("max_age") or window)
@@ -101,7 +112,8 @@ def _spoken(field: Field, value: Any) -> Any:
     return values.shown(field.kind, value)
 
 
-def _table(path: tuple[str, ...], said: Mapping[str, Any]) -> str:
+def table(path: tuple[str, ...], said: Mapping[str, Any]) -> str:
+    """A table of TOML: its head, and a line for each value."""
     lines = [f"[{'.'.join(map(_key, path))}]", *(f"{_key(name)} = {_value(value)}" for name, value in said.items())]
     return "\n".join(lines) + "\n"
 

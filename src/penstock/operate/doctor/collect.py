@@ -61,7 +61,10 @@ def collect(
     facts = _with(facts, monitored=tuple(_monitored(servers, monitoring)))
     if reached is None:
         return facts
-    connection = Connection(_only(options, reached.address))
+    try:
+        connection = Connection(_only(options, reached.address))
+    except ConnectError as error:
+        return _with(facts, refused=str(error))
     try:
         return _asked(facts, Calls(connection, options), names, publish, seconds, say)
     except Denied as error:
@@ -172,7 +175,6 @@ def _reach(options: NatsOptions, server: str, *, told: bool) -> ServerFacts:
         return ServerFacts(address=server, told=told, error=str(error), is_loopback=here)
     finally:
         connection.close()
-    until = _expires(own, server)
     return ServerFacts(
         address=server,
         told=told,
@@ -180,8 +182,8 @@ def _reach(options: NatsOptions, server: str, *, told: bool) -> ServerFacts:
         round_trip=min(trips),
         info={name: connection.info[name] for name in connection.info if name not in ("nonce", "xkey")},
         is_loopback=here,
-        tls=until is not None,
-        expires=until,
+        tls=connection.is_tls,
+        expires=_expires(own, server),
     )
 
 

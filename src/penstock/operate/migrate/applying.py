@@ -3,13 +3,13 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.clients.jetstream.calls import Calls
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
-    from penstock.operate.declared.model import Declared
+    from penstock.operate.declared.model import Declared, DeclaredStream
     from penstock.operate.declared.plan import Plan
 
 
@@ -28,9 +28,21 @@ def loaded_file(path: Path) -> "Declared":
     from penstock.operate.declared import files
 
     declared = files.load([path])
-    if not any(each.is_whole and not each.absent for each in declared.streams.values()):
+    if not streams(declared):
         raise OptionError(f"'{path}' declares no stream: write [streams.NAME], and its subjects.")
     return declared
+
+
+def streams(declared: "Declared") -> dict[str, dict[str, Any]]:
+    """The streams that are to be there, as the server's JSON, with the subject that a server gives to one without."""
+    return {each.name: _with_subjects(each) for each in declared.streams.values() if each.is_whole and not each.absent}
+
+
+def _with_subjects(stream: "DeclaredStream") -> dict[str, Any]:
+    config = stream.config
+    if config.get("subjects") or config.get("mirror") or config.get("sources"):
+        return config
+    return config | {"subjects": stream.initial.get("subjects") or [stream.name]}
 
 
 def planned(calls: Calls, declared: "Declared") -> "Plan":
@@ -46,6 +58,13 @@ def applied(calls: Calls, plan: "Plan", tell: Callable[[str], None]) -> list[str
     from penstock.operate.declared.apply import apply
 
     return list(apply(calls, plan, (), lambda step: tell(f"{step.action.value}d {step.title}")).remarks)
+
+
+def created(plan: "Plan") -> list[str]:
+    """The streams that were not there before the plan."""
+    from penstock.operate.declared.plan import Action
+
+    return [step.stream for step in plan.steps if not step.consumer and step.action is Action.CREATE]
 
 
 def steps(plan: "Plan") -> list[str]:

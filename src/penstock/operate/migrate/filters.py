@@ -30,6 +30,13 @@ def widest(filters: Iterable[str]) -> list[str]:
     return kept
 
 
+def watched(words: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """What to listen to before streams are made: what the user named, and all that the streams would take. What is
+    private is left out, as it is never counted.
+    """
+    return widest([*words, *(text for text in taken if not is_private(text))])
+
+
 def carve(wide: str, wanted: Sequence[str], avoided: Sequence[str]) -> list[str]:
     """Filters that together match what `wide` does, but nothing of `avoided`, and no subject of a server.
 

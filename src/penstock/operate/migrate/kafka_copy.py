@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from penstock.clients.nats.subjects import problem
 from penstock.errors import OptionError
 from penstock.kit.masking import is_secret
-from penstock.operate.migrate.declaration import key, table
+from penstock.operate.declared.writing import table
 
 TOPIC, PARTITION, OFFSET, TIME = "kafka-topic", "kafka-partition", "kafka-offset", "kafka-timestamp"
 KEY, KEY_64, NULL, HEADER = "kafka-key", "kafka-key-base64", "kafka-null", "kafka-header"
@@ -65,7 +65,8 @@ def pipeline(
         "# checkpoint has how far it is: stop it and start it again as you like.",
         *_pairs({"key": f"kafka-{copy.stream}"}),
         "",
-        *table("source", {"type": "kafka", "bootstrap_servers": brokers, "identifier": copy.topic}),
+        "[source]",
+        *_pairs({"type": "kafka", "bootstrap_servers": brokers, "identifier": copy.topic}),
         *_pairs({"initial_offset": "earliest"}),
         "",
         "[source.properties]",
@@ -86,15 +87,9 @@ def pipeline(
 
 
 def _pairs(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key(name)} = {value}" for name, value in _values(values).items()]
-
-
-def _values(values: Mapping[str, Any]) -> dict[str, str]:
-    """Values as TOML has them. A secret is not written down: the file says which variable has it."""
-    return {
-        name: f'{{ env = "{variable(name)}" }}' if _hides(name) else line.partition(" = ")[2]
-        for name, line in zip(values, table("t", values)[1:], strict=True)
-    }
+    """Lines of TOML. A secret is not written down: the file says which variable has it."""
+    said = {name: {"env": variable(name)} if _hides(name) else value for name, value in values.items()}
+    return table(("",), said).split("\n")[1:-1]
 
 
 def _hides(name: str) -> bool:
@@ -260,7 +255,7 @@ def _decoded(text: bytes) -> bytes:
 
 def declaration(found: Sequence[Copy], *, storage: str = "file", replicas: int = 1, max_age: str | None = None) -> str:
     """The declaration of the streams."""
-    lines = ["# Streams for topics of Kafka. max_age, if there is one, counts from the moment of copying."]
+    blocks = ["# Streams for topics of Kafka. max_age, if there is one, counts from the moment of copying.\n"]
     for copy in found:
         config: dict[str, Any] = {
             "description": f"copy of the Kafka topic {copy.topic}",
@@ -269,5 +264,5 @@ def declaration(found: Sequence[Copy], *, storage: str = "file", replicas: int =
             "num_replicas": replicas,
         }
         config |= {"max_age": max_age} if max_age else {}
-        lines += ["", *table(f"streams.{key(copy.stream)}", config | {"duplicate_window": "2m", "allow_direct": True})]
-    return "\n".join([*lines, ""])
+        blocks.append(table(("streams", copy.stream), config | {"duplicate_window": "2m", "allow_direct": True}))
+    return "\n".join(blocks)

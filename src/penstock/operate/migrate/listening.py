@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from penstock.clients.nats import wire
 from penstock.clients.nats.client import Connection
 from penstock.clients.nats.options import NatsOptions
+from penstock.clients.nats.subjects import intersect
 from penstock.errors import Disconnected, PenstockError
-from penstock.operate.migrate.traffic import Message, messages
+from penstock.operate.migrate.traffic import Message, messages, subscriptions
 
 # The name of our connections in reports of the server: they are not among the subscribers.
 NAME = "penstock-migrate"
@@ -24,14 +25,23 @@ _FIRST = 1000
 
 class Listener:
     """Listens from `open` to `close`. `take` gets the messages, in this thread. After a look, all that the server had
-    for us before is taken: it answers a PING behind them.
+    for us before is taken: it answers a PING behind them. Where filters overlap, `once` is needed: a server sends a
+    message to each of them.
     """
 
-    def __init__(self, options: NatsOptions, filters: Sequence[str], take: Callable[[Sequence[Message]], None]):
+    def __init__(
+        self,
+        options: NatsOptions,
+        filters: Sequence[str],
+        take: Callable[[Sequence[Message]], None],
+        *,
+        once: bool = False,
+    ):
         self.options = options.model_copy(update={"connection_name": NAME})
-        self.filters, self._take = filters, take
+        self.filters, self._take, self._once = filters, take, once
         self.lost: PenstockError | None = None  # why it was interrupted
         self.until = 0.0  # when the last look was complete; monotonic
+        self.covered = 0.0  # when it began: what the server had for us by then is taken
         self.heard_probes: set[bytes] = set()
         self._stop, self._looks = threading.Event(), 0
         self._looked = threading.Condition()
@@ -41,11 +51,15 @@ class Listener:
         not subscribe.
         """
         self._connection = Connection(self.options)
-        for number, text in enumerate(self.filters, start=_FIRST):
-            self._connection.send(b"SUB %s %d\r\n" % (text.encode(), number))
-        # Behind the others: a server that sends to this one knows of them too.
-        _, self._probe = self._connection.subscribe()
-        self._look()
+        try:
+            for number, text in enumerate(self.filters, start=_FIRST):
+                self._connection.send(b"SUB %s %d\r\n" % (text.encode(), number))
+            # Behind the others: a server that sends to this one knows of them too.
+            _, self._probe = self._connection.subscribe()
+            self._look()
+        except BaseException:
+            self._connection.close()
+            raise
         self._thread = threading.Thread(target=self._run, name="penstock-listener", daemon=True)
         self._thread.start()
 
@@ -121,8 +135,9 @@ class Listener:
                 self._looked.notify_all()
 
     def _look(self) -> None:
+        began = time.monotonic()
         self._connection.flush(self._keep)
-        self.until = time.monotonic()
+        self.until, self.covered = time.monotonic(), began
         with self._looked:
             self._looks += 1
             self._looked.notify_all()
@@ -132,9 +147,17 @@ class Listener:
             return
         probe = self._probe.encode() + b"."
         came = list(messages(scan.messages))
+        if self._once:
+            numbers = subscriptions(scan.messages)
+            came = [each for each, number in zip(came, numbers, strict=True) if self._is_first(each, number)]
         probes = {message.subject for message in came if message.subject.startswith(probe)}
         if probes:
             self.heard_probes |= probes
             came = [message for message in came if message.subject not in probes]
         if came:
             self._take(came)
+
+    def _is_first(self, message: Message, number: int) -> bool:
+        """Whether no subscription of ours before this one gets the message too."""
+        subject = message.subject.decode(errors="replace")
+        return not any(intersect(subject, text) for text in self.filters[: max(0, number - _FIRST)])

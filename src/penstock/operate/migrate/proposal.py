@@ -89,7 +89,7 @@ def propose(wish: Wish, world: World) -> Proposal:
             raise OptionError(
                 f"'{text}' is of the server or of somebody's inbox, and must not be stored. Leave it out."
             )
-    left_out = _left_out(wish, world)
+    left_out = [*_left_out(wish, world), *_quiet(wish, world)]
     captured = [each for each in world.existing if _overlaps(each.subjects, wish.subjects)]
     avoided = [each.subject for each in left_out] + [text for each in captured for text in each.subjects]
     wanted = _wanted(wish, world, {each.subject for each in left_out})
@@ -153,6 +153,25 @@ def _requested(world: World) -> list[tuple[str, str]]:
         (subject, f"of {_count(figures.messages, 'message')} on it, {figures.requests:,} had a reply subject")
         for subject, figures in sorted(world.heard.requested().items())
     ]
+
+
+def _quiet(wish: Wish, world: World) -> list[LeftOut]:
+    """Subscriptions on which nothing came: a responder looks the same while nobody asks it. Who names exactly such a
+    subject has decided.
+    """
+    if wish.no_ack:
+        return []
+    stored = [text for each in world.existing for text in each.subjects]
+    quiet = {
+        each.subject
+        for each in world.seen.subscriptions
+        if _overlaps((each.subject,), wish.subjects)
+        and each.subject not in wish.subjects
+        and not any(is_within(each.subject, text) for text in stored)
+        and not any(intersect(each.subject, subject) for subject in world.heard.subjects)
+    }
+    why = "somebody subscribes to it, and nothing came: it may answer requests. Listen longer, or name it to store it"
+    return [LeftOut(subject, why) for subject in sorted(quiet)]
 
 
 def _requests(number: int) -> str:

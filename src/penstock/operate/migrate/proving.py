@@ -3,6 +3,8 @@ consumers; what is compared, and why those bounds, is in proof.py. Publishes not
 """
 
 import time
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -18,7 +20,7 @@ from penstock.clients.nats.subjects import intersect
 from penstock.errors import Disconnected, OptionError
 from penstock.kit.retry import Retry
 from penstock.operate.migrate.listening import NAME, Listener
-from penstock.operate.migrate.proof import Kept, Print, Verdict, compare, fingerprint, of_message
+from penstock.operate.migrate.proof import Edges, Kept, Print, Verdict, compare, fingerprint, of_message
 from penstock.operate.migrate.traffic import Message
 
 T = TypeVar("T")
@@ -27,16 +29,19 @@ T = TypeVar("T")
 SETTLE, GRACE = 0.5, 10.0
 # Seconds between two looks at the last sequences; and the longest that JetStream may stay away.
 STEP, AWAY = 0.25, 60.0
+# How often a bound is taken, until one is found at which nothing comes.
+TRIES = 5
 # The most messages of one proof: about a gigabyte of memory. And how far back ids of a duplicate window are looked for.
 MOST, LOOK_BACK = 4_000_000, 100_000
 
 
 class Mark(NamedTuple):
-    """The last sequences at a moment, and what had been got by then."""
+    """The last sequences at a moment, and how many messages had come by then."""
 
     moment: float
     lasts: Mapping[str, int]
-    got: int
+    got: int  # those that had come before the sequences were asked for: they must be stored
+    around: tuple[int, int]  # the same, and those that had come after the answer
 
 
 @dataclass
@@ -48,6 +53,7 @@ class Part:
     asked: list[str] = field(default_factory=list)  # servers that are known to have sent us what is published there
     unasked: list[str] = field(default_factory=list)
     interruption: str = ""  # what ended it, if it was not its time
+    is_full: bool = False  # whether that was the number of messages, after which the proof ends
 
 
 @dataclass
@@ -56,6 +62,7 @@ class Proven:
 
     parts: list[Part] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    without_stream: list[str] = field(default_factory=list)  # subjects that were asked for, and that no stream takes
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -69,12 +76,14 @@ class Proven:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was missing on either side. Says nothing where nothing was published."""
+        """Whether nothing was missing for sure. Says nothing where nothing was published."""
         return all(verdict.holds for verdict in self.verdicts)
 
     @property
     def whole(self) -> bool:
-        """Whether all of the time was covered, and something was published in it."""
+        """Whether all of the time was covered, something was published in it, and all of it could be compared."""
+        if self.without_stream or not all(verdict.whole for verdict in self.verdicts):
+            return False
         return bool(self.messages) and not any(part.interruption for part in self.parts)
 
 
@@ -90,11 +99,15 @@ class Prover:
         self._deadline: float | None = None  # of all parts; the time begins when the first subscription is known
 
     def prove(self, seconds: float) -> Proven:
-        """Watch for so long. An interruption of our own subscription ends a part, and another one begins."""
+        """Watch for so long. An interruption of our own subscription ends a part, and another one begins. After MOST
+        messages the proof ends.
+        """
         try:
             self._leave_out(self._infos())
             while not self.proven.parts or (self._deadline or 0) - time.monotonic() > STEP:
                 self.proven.parts.append(self._part(seconds))
+                if self.proven.parts[-1].is_full:
+                    break
         finally:
             self._drop()
         return self.proven
@@ -121,91 +134,116 @@ class Prover:
     def _part(self, seconds: float) -> Part:
         before = self._infos()
         filters = [text for info in before.values() for text in info.subjects]
-        got: list[Print] = []
-
-        def take(came: Sequence[Message]) -> None:
-            if len(got) < MOST:
-                got.extend(of_message(message.subject, message.block, message.body) for message in came)
-
-        listener = Listener(self.options, filters, take)
+        got = _Got()
+        listener = self._listener = Listener(self.options, filters, lambda came: got.take(came, listener.covered))
         Retry("listening", timeout=AWAY).run(listener.open)
         try:
             asked, unasked = listener.probe()
-            _sleep(SETTLE)
-            start = self._infos()
-            began = time.monotonic()
-            deadline = self._deadline = self._deadline or began + seconds
-            marks = [Mark(began, _lasts(start), len(got))]
-            while listener.lost is None and time.monotonic() < deadline and len(got) < MOST:
-                _sleep(min(STEP, max(0.01, deadline - time.monotonic())))
-                self._mark(marks, got)
-                self.tell(len(got), max(0.0, deadline - time.monotonic()))
-            if listener.lost is None:
-                self._mark(marks, got, must=True)
+            time.sleep(SETTLE)
+            marks: list[Mark] = []
+            self._edge(marks, got.prints)
+            deadline = self._deadline = self._deadline or marks[0].moment + seconds
+            while listener.lost is None and time.monotonic() < deadline and got.full is None:
+                time.sleep(min(STEP, max(0.01, deadline - time.monotonic())))
+                self._mark(marks, got.prints)
+                self.tell(len(got.prints), max(0.0, deadline - time.monotonic()))
+            if listener.lost is None and got.full is None:
+                self._edge(marks, got.prints)
             return self._judge(listener, before, marks, got, Part(0.0, [], asked, unasked))
         finally:
             listener.close()
 
+    def _edge(self, marks: list[Mark], got: Sequence[Print]) -> None:
+        """Note the last sequences at a bound. A moment in which nothing comes is the best: there, equal messages can be
+        told apart. There may be none.
+        """
+        found: list[Mark] = []
+        for _ in range(TRIES):
+            self._mark(found, got, must=True)
+            if len(set(found[-1].around)) == 1 or self._listener.lost is not None:
+                break
+        marks.append(found[-1])
+
     def _mark(self, marks: list[Mark], got: Sequence[Print], *, must: bool = False) -> None:
-        """Note the last sequences. While a stream has no leader nobody can tell them, and only the last look must."""
+        """Note the last sequences. While a stream has no leader nobody can tell them, and only the bounds must."""
+        came, listener = len(got), self._listener
+        listener.wait_for_look(SETTLE)
         try:
             infos = self._infos() if must else self._asked(self._look)
         except Disconnected:
             return
-        marks.append(Mark(time.monotonic(), _lasts(infos), len(got)))
+        moment = time.monotonic()
+        listener.wait_for_look(SETTLE)
+        marks.append(Mark(moment, _lasts(infos), came, (came, len(got))))
 
     def _judge(
         self,
         listener: Listener,
         before: Mapping[str, StreamInfo],
-        marks: Sequence[Mark],
-        got: Sequence[Print],
+        marks: list[Mark],
+        got: "_Got",
         part: Part,
     ) -> Part:
         """Read the streams, and wait for what is on its way, on either side."""
-        start, end = marks[0], marks[-1]
-        if listener.lost is not None:
-            # What was stored shortly before may not have reached us any more.
-            safe = [mark for mark in marks if mark.moment <= listener.until - SETTLE]
-            end = (safe or [start])[-1]._replace(got=len(got))
-            part.interruption = str(listener.lost)
-        part.seconds = max(0.0, end.moment - start.moment)
+        start = marks[0]
         kept: dict[str, list[Kept]] = {name: [] for name in before}
+        seen = [(mark.moment, mark.lasts) for mark in marks]
         done = time.monotonic() + GRACE
         while True:
-            is_open = listener.lost is None
-            if is_open:
+            if listener.lost is None:
                 listener.wait_for_look(GRACE)
+            end = self._end(listener, marks, got, part)
             now = self._infos()
+            seen.append((time.monotonic(), _lasts(now)))
+            # What was on its way at the end is stored by then.
+            bound = next((lasts for moment, lasts in seen if moment >= end.moment + SETTLE), seen[-1][1])
             for name, info in now.items():
                 if info.created != before[name].created or info.last < end.lasts[name]:
                     raise OptionError(f"stream '{name}' was made anew during the proof, which proves nothing then.")
                 known = kept[name][-1].sequence if kept[name] else before[name].last
                 kept[name] += self._retried(f"reading '{name}'", _reading(name, known + 1, info.last + 1, info))
-            part.verdicts = [
-                self._verdict(name, before[name], list(got), end.got, kept[name], start.lasts[name], end.lasts[name])
-                for name in before
-            ]
-            if all(verdict.holds for verdict in part.verdicts) or time.monotonic() > done:
+            part.verdicts = [self._verdict(before[name], got, kept[name], start, end, bound[name]) for name in before]
+            holds = all(verdict.holds for verdict in part.verdicts)
+            settled = seen[-1][0] >= end.moment + SETTLE or not any(verdict.doubtful for verdict in part.verdicts)
+            if (holds and settled) or time.monotonic() > done:
                 break
-            _sleep(STEP)
-        if len(got) >= MOST:
-            self.proven.remarks.append(f"after {MOST:,} messages the proof ended: more do not fit into memory.")
+            time.sleep(STEP)
         return part
 
-    def _verdict(
-        self, name: str, info: StreamInfo, got: list[Print], until: int, kept: list[Kept], start: int, end: int
-    ) -> Verdict:
-        takes = _Takes(info.subjects)
-        mine = [each for each in got if takes(each.subject)]
-        count = sum(takes(each.subject) for each in got[:until])
-        found = compare(name, mine, count, kept, start, end)
-        if found.lacking and any(each.id for each in mine):
+    def _end(self, listener: Listener, marks: list[Mark], took: "_Got", part: Part) -> Mark:
+        """Where a part ends: at its last mark, or, where the subscription was cut off, at the last one before that. It
+        may be cut off also while we wait for what is on its way.
+        """
+        start, end, got = marks[0], marks[-1], took.prints
+        cut = took.full if took.full is not None else listener.covered if listener.lost is not None else None
+        if cut is not None:
+            # What was stored shortly before may not have reached us any more.
+            safe = [mark for mark in marks if mark.moment <= cut - SETTLE]
+            end = (safe or [start])[-1]._replace(got=len(got))
+            part.is_full = took.full is not None
+            part.interruption = f"{len(got):,} messages came" if part.is_full else str(listener.lost)
+        part.seconds = max(0.0, end.moment - start.moment)
+        return end
+
+    def _verdict(self, info: StreamInfo, took: "_Got", kept: list[Kept], start: Mark, end: Mark, bound: int) -> Verdict:
+        takes, got = _Takes(info.subjects), list(took.prints)
+        places = [number for number, each in enumerate(got) if takes(each.subject)]
+        mine, arrivals = [got[number] for number in places], array("d", (took.moments[number] for number in places))
+        edges = Edges(*(bisect_left(places, edge) for edge in (*start.around, *end.around)))
+
+        def judged(earlier: Sequence[Kept] = ()) -> Verdict:
+            return compare(
+                info.name, mine, bisect_left(places, end.got), kept, start.lasts[info.name], end.lasts[info.name],
+                edges=edges, before=info.last, last=bound, arrivals=arrivals, window=info.duplicate_window,
+                earlier=earlier,
+            )  # fmt: skip
+
+        found = judged()
+        if (found.lacking or found.doubtful) and any(each.id for each in mine):
             # An id that was stored before we began is dropped as well.
             low = max(info.first, info.last - LOOK_BACK)
-            read = _reading(name, low, info.last + 1, info, young=info.duplicate_window)
-            ids = {each.print.id for each in self._retried(f"reading '{name}'", read)}
-            found = compare(name, mine, count, kept, start, end, ids)
+            read = _reading(info.name, low, info.last + 1, info, young=info.duplicate_window)
+            found = judged(self._retried(f"reading '{info.name}'", read))
         return found
 
     def _infos(self) -> dict[str, StreamInfo]:
@@ -249,6 +287,24 @@ class Prover:
         self._calls = None
 
 
+class _Got:
+    """What the subscription got, up to MOST messages."""
+
+    def __init__(self) -> None:
+        self.prints: list[Print] = []
+        self.moments = array("d")  # when each of them came, in seconds by our clock
+        self.full: float | None = None  # once there are so many: what the server had for us by then is all here
+
+    def take(self, came: Sequence[Message], covered: float) -> None:
+        """Keep what came since `covered`."""
+        if self.full is not None:
+            return
+        self.moments.extend([time.time()] * len(came))  # before the others: who reads them counts those
+        self.prints += [of_message(message.subject, message.block, message.body) for message in came]
+        if len(self.prints) >= MOST:
+            self.full = covered
+
+
 class _Takes:
     """Whether a stream takes a subject; asked for each message, so answers are kept."""
 
@@ -281,7 +337,7 @@ def _reading(
             for sequence, stored, subject, pairs, body in zip(*columns, strict=True):
                 if stored >= since:
                     fields = [(pair["key"], pair["value"]) for pair in pairs or ()]
-                    found.append(Kept(sequence, fingerprint(subject, fields, body)))
+                    found.append(Kept(sequence, fingerprint(subject, fields, body), stored / 1e6))
         return found
 
     return read
@@ -289,7 +345,3 @@ def _reading(
 
 def _lasts(infos: Mapping[str, StreamInfo]) -> dict[str, int]:
     return {name: info.last for name, info in infos.items()}
-
-
-def _sleep(seconds: float) -> None:
-    time.sleep(seconds)

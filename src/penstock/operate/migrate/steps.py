@@ -49,7 +49,9 @@ def left_out(subjects: Sequence[LeftOut]) -> list[str]:
 
 
 def back(streams: Sequence[str]) -> list[str]:
-    """How to undo it."""
+    """How to undo it: nothing where no stream was made."""
+    if not streams:
+        return []
     return [
         "To go back, delete the streams. Old subscribers and publishers go on as before: they never knew of them. Lost "
         "are then all stored messages, and how far each consumer had got. Take programs back first that use a durable "

@@ -12,6 +12,7 @@ from penstock.clients.jetstream.calls import Calls
 from penstock.clients.jetstream.listing import listing
 from penstock.clients.nats.client import Connection
 from penstock.clients.nats.options import NatsOptions
+from penstock.clients.nats.subjects import overlapping
 from penstock.errors import ConnectError, PenstockError
 from penstock.kit.retry import Retry
 from penstock.operate.migrate import subscribers
@@ -56,9 +57,10 @@ def find(
 def listen(options: NatsOptions, subjects: Sequence[str], seconds: float, tell: Tell) -> Heard:
     """What is published in that time. A lost connection is opened again, and told."""
     heard = Heard()
+    overlap = overlapping(subjects) is not None
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        listener = Listener(options, subjects, heard.take)
+        listener = Listener(options, subjects, heard.take, once=overlap)
         Retry("listening", timeout=AWAY).run(listener.open)
         began = time.monotonic()
         try:

@@ -33,6 +33,13 @@ def messages(columns: wire.Messages) -> Iterator[Message]:
         yield Message(text[start:end], text[sid_end + 1 : reply_end], block, body)
 
 
+def subscriptions(columns: wire.Messages) -> list[int]:
+    """The numbers of the subscriptions that the messages of a scan came by."""
+    text = columns.lines.to_pybytes()
+    places = zip(columns.subject_end.tolist(), columns.sid_end.tolist(), strict=True)
+    return [int(text[start + 1 : end]) for start, end in places]
+
+
 @dataclass
 class Figures:
     """What came on one subject."""

@@ -1,9 +1,13 @@
 """What a proof found, in sentences. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from penstock.clients.nats.subjects import intersect
 from penstock.operate.migrate.proof import Verdict
 from penstock.operate.migrate.proving import Part, Proven
+
+# How many subjects without a stream are named.
+SHOWN = 5
 
 
 def lines(proven: Proven) -> Iterator[str]:
@@ -13,13 +17,41 @@ def lines(proven: Proven) -> Iterator[str]:
         for verdict in part.verdicts:
             yield head + sentence(verdict)
             yield from _details(verdict)
-        if part.interruption:
+        if part.is_full:
+            yield (
+                f"the proof ended before its time, as {part.interruption} and more do not fit into memory: what is "
+                "said above is of the time before, and of what came later nothing is known."
+            )
+        elif part.interruption:
             yield (
                 f"our own subscription was interrupted ({part.interruption}): what is said above is of the time "
                 "before, and of what came between two parts nothing is known."
             )
         yield from _unasked(part)
+    if proven.without_stream:
+        yield without_stream(proven.without_stream)
     yield from dict.fromkeys(proven.remarks)
+
+
+def unstored(heard: Iterable[str], wanted: Sequence[str], taken: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    """The subjects that were heard and asked for, and that no stream takes. Those that were left out are told before,
+    with the reason.
+    """
+
+    def matches(subject: str, filters: Sequence[str]) -> bool:
+        return any(intersect(subject, text) for text in filters)
+
+    return sorted(each for each in heard if matches(each, wanted) and not matches(each, [*taken, *left_out]))
+
+
+def without_stream(subjects: Sequence[str]) -> str:
+    """What it means that nothing stores these."""
+    others = len(subjects) - SHOWN
+    more = f" and {others:,} others" if others > 1 else " and 1 other" if others == 1 else ""
+    return (
+        f"no stream takes {', '.join(subjects[:SHOWN])}{more}: what is published there is not stored, and nothing is "
+        "proven of it. Make a stream for it (--apply makes those of the plan), or name narrower subjects."
+    )
 
 
 def sentence(verdict: Verdict) -> str:
@@ -29,9 +61,14 @@ def sentence(verdict: Verdict) -> str:
         return f"'{verdict.stream}': nothing was published, so nothing is proven."
     if not verdict.holds:
         return (
-            f"{where}: NOT PROVEN. The stream lacks {verdict.lacking:,} of {verdict.got:,} messages that a plain "
+            f"{where}: NOT PROVEN. The stream lacks {verdict.lost:,} of {verdict.got:,} messages that a plain "
             f"subscriber got, and a plain subscriber did not get {verdict.unheard:,} of {verdict.stored:,} that are "
             "stored."
+        )
+    if not verdict.whole:
+        return (
+            f"{where}: proven in part. The stream has {verdict.stored:,} messages, and a plain subscriber got "
+            f"{verdict.got:,}: none is known to be lost, but not all of them can be compared."
         )
     order = (
         "in the same order on each subject"
@@ -45,9 +82,9 @@ def sentence(verdict: Verdict) -> str:
 
 
 def _details(verdict: Verdict) -> Iterator[str]:
-    if verdict.lacking:
+    if verdict.lost:
         shown = ", ".join(dict.fromkeys(verdict.not_stored))
-        yield f"  not stored: on {shown}{', ...' if verdict.lacking > len(verdict.not_stored) else ''}"
+        yield f"  not stored: on {shown}{', ...' if verdict.lost > len(verdict.not_stored) else ''}"
     if verdict.unheard:
         shown = ", ".join(f"{number:,}" for number in verdict.not_got)
         yield f"  not delivered: sequences {shown}{', ...' if verdict.unheard > len(verdict.not_got) else ''}"
@@ -60,6 +97,11 @@ def _details(verdict: Verdict) -> Iterator[str]:
         yield (
             f"  {verdict.removed:,} sequences have no message any more: limits of the stream, or somebody, removed "
             "them, and they cannot be compared."
+        )
+    if verdict.doubtful:
+        yield (
+            f"  of {verdict.doubtful:,} messages it cannot be told whether they are missing: others that are equal, or "
+            "have the same id, came at about the same time."
         )
 
 
