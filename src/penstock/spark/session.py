@@ -29,8 +29,8 @@ ON_ONE_MACHINE = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-# Arrow's Java checks each access to each value of a column that comes from Python, which takes a sixth of the time of a
-# query. Spark asks for nulls by itself, and what our sources send was checked before.
+# Arrow's Java checks each access to each value of a column that comes from Python (decision 030). Spark asks
+# for nulls by itself, and what our sources send was checked before.
 UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 REDACTION = "spark.sql.redaction.options.regex"
 # Secrets that Spark's own words do not hide: names of options outside of Spark, and addresses with a password.

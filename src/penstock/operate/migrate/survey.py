@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.clients.answers import an_object, field, objects
+from penstock.clients.jetstream import api
 from penstock.clients.jetstream.calls import Calls
 from penstock.clients.jetstream.listing import listing
 from penstock.clients.nats.client import Connection
@@ -91,18 +92,12 @@ def _limits(info: dict[str, Any]) -> Limits:
 
     return Limits(
         most("max_storage"),
-        max(_amount(info, "storage"), _amount(info, "reserved_storage")),
+        max(field(info, "storage", int, 0), api.reserved(info, "file")),
         most("max_memory"),
-        max(_amount(info, "memory"), _amount(info, "reserved_memory")),
+        max(field(info, "memory", int, 0), api.reserved(info, "memory")),
         most("max_streams"),
         bool(limits.get("max_bytes_required")),
     )
-
-
-def _amount(info: dict[str, Any], name: str) -> int:
-    """Bytes. Server 2.10 says 18446744073709551615, which is -1, of an account where nothing is reserved: that is 0."""
-    value = info.get(name)
-    return value if isinstance(value, int) and 0 <= value < 1 << 63 else 0
 
 
 def _services(connection: Connection) -> dict[str, str]:
